@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 
-.PHONY: help setup build everything install test quickstart bench soak lint tidy sanitize format clean
+.PHONY: help setup build everything install test retest quickstart bench soak lint tidy sanitize format clean
 
 help: ## this list
 	@echo 'make TARGET [JOBS=N]   N compile jobs at a time, here $(JOBS)'
@@ -36,12 +36,15 @@ install: build ## link the programs into ~/.local/bin (PREFIX=DIR: DIR/bin)
 # Also where a test fails: what was skipped, and in CI's last line how many passed.
 test: everything ## all tests, as CI runs them
 	@rm -rf $(BUILD)/test_results
-	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS) --output-log ctest.log; code=$$?; \
-	  cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
+	@$(PYTHON) tests/retest/run_tests.py $(BUILD) -j $(JOBS) --output-log ctest.log; code=$$?; \
+	  cd $(BUILD); cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
 	  $(CURDIR)/scripts/sanitize quick || code=1; \
 	  $(CURDIR)/scripts/tidy quick || code=1; \
 	  grep 'tests passed' ctest.log; exit $$code
+
+retest: everything ## the tests that a change has touched since they passed
+	@$(PYTHON) tests/retest/run_tests.py $(BUILD) --touched -j $(JOBS)
 
 # Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The exported
 # model, with the data's tokenizer, is held to what README says of it.

@@ -68,7 +68,7 @@ function(tacc_test_run name)
       TIMEOUT ${arg_TIMEOUT}
       COST ${arg_TIMEOUT}
       SKIP_RETURN_CODE ${TACC_TEST_SKIPPED}
-      ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR}"
+      ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR};TACC_TABLES=${CMAKE_BINARY_DIR}/matrix"
   )
 endfunction()
 

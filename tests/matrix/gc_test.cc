@@ -1,6 +1,6 @@
 // Gradient checkpointing (memory.gc): layouts whose layers compute their activations again against the same without,
 // run as the matrix runs its layouts: the same bits in less memory. Prints a table, and leaves it in
-// $TACC_BUILD/matrix.
+// $TACC_TABLES.
 #include <numeric>
 #include <string>
 #include <vector>

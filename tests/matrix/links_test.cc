@@ -1,5 +1,5 @@
 // What the planner charges each link, beside what the ranks' transports are given for it. Prints a table, and leaves it
-// in $TACC_BUILD/matrix.
+// in $TACC_TABLES.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,6 +1,6 @@
 // The equality matrix: every layout of every family against one rank with the same micro-batches. Ranks are threads of
 // this process, with the kernels, executors and collectives that jobs have. Prints a table, and leaves it in
-// $TACC_BUILD/matrix.
+// $TACC_TABLES.
 #include <iterator>
 #include <string>
 #include <vector>

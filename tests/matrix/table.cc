@@ -11,11 +11,10 @@ namespace tacc::matrix {
 
 void PrintTable(const std::string& name, const std::string& table) {
   std::fputs(table.c_str(), stdout);
-  const char* build = std::getenv("TACC_BUILD");
-  if (build == nullptr) return;
-  const std::filesystem::path directory = std::filesystem::path(build) / "matrix";
-  std::filesystem::create_directories(directory);
-  std::ofstream(directory / absl::StrCat(name, ".txt")) << table;
+  const char* folder = std::getenv("TACC_TABLES");
+  if (folder == nullptr) return;
+  std::filesystem::create_directories(folder);
+  std::ofstream(std::filesystem::path(folder) / absl::StrCat(name, ".txt")) << table;
 }
 
 }  // namespace tacc::matrix

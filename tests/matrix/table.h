@@ -5,7 +5,7 @@
 
 namespace tacc::matrix {
 
-// Writes a table to standard output and as $TACC_BUILD/matrix/NAME.txt, for `make test` to print.
+// Writes a table to standard output and as $TACC_TABLES/NAME.txt, for `make test` to print.
 void PrintTable(const std::string& name, const std::string& table);
 
 }  // namespace tacc::matrix

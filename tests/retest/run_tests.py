@@ -1,0 +1,193 @@
+"""Runs tests by ctest and remembers what each that passed was made of; with --touched, only those that a change has touched since.
+
+A test is made of its program and of what that names by path: programs of the build folder with those that they start, and files and folders of
+the checkout (not C++ sources: those are in the programs). A Python test is made of the files in its folder, of the modules it imports from tests/
+and client/python, and of what they all name. A test with the label `tree` reads the whole checkout.
+
+  run_tests.py BUILD [--touched] [ctest's options]
+
+Ends as ctest does. What passed is kept in BUILD/tests_passed.json."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from functools import cached_property
+from pathlib import Path
+
+TOKEN = re.compile(rb"[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+-]+)*/?")
+IMPORT = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+CPP = (".cc", ".h", ".cu", ".c")
+MODULE_FOLDERS = ("tests/", "client/python/")
+# What a program starts or loads. It is not read from the programs: a compiler does not keep each short name in one piece.
+TOOLS = ("tacc-data", "tacc-plan", "tacc-rank", "libtacc_cuda.so")
+STARTS = {
+    "tacc-rank": ("libtacc_cuda.so", "failpoints/tacc-rank"),
+    "tacc-worker": TOOLS,
+    "tacc-coordinator": (*TOOLS, "failpoints/tacc-coordinator"),
+    "taccctl": (*TOOLS, "tacc-coordinator", "tacc-worker"),
+}
+
+
+class Inputs:
+    """What tests of one checkout and build folder are made of, by content."""
+
+    def __init__(self, root: Path, build: Path, sources: list[str]):
+        """`sources`: the files of the checkout, relative to `root`."""
+        self.root, self.build = root, build
+        self.sources = sorted(sources)
+        self._named: dict[Path, frozenset[Path]] = {}
+        self._hashes: dict[Path, str] = {}
+
+    @cached_property
+    def _folders(self) -> dict[str, list[str]]:
+        """The files below each folder, C++ sources apart."""
+        below: dict[str, list[str]] = {}
+        for source in self.sources:
+            if not source.endswith(CPP):
+                for parent in list(Path(source).parents)[:-1]:
+                    below.setdefault(str(parent), []).append(source)
+        return below
+
+    @cached_property
+    def _modules(self) -> dict[str, list[str]]:
+        """Python files by the name by which they may be imported."""
+        by_name: dict[str, list[str]] = {}
+        for source in self.sources:
+            if source.endswith(".py") and source.startswith(MODULE_FOLDERS):
+                path = Path(source)
+                by_name.setdefault(path.parent.name if path.stem == "__init__" else path.stem, []).append(source)
+        return by_name
+
+    def _resolve(self, token: str) -> set[Path]:
+        """What a word in a file names: a single word no folder, for words like `graph` are everywhere."""
+        is_folder, token = token.endswith("/"), token.rstrip("/.")
+        found: set[Path] = set()
+        if token in self._all_sources and not token.endswith(CPP):
+            found.add(self.root / token)
+        if is_folder or "/" in token:
+            found |= {self.root / source for source in self._folders.get(token, [])}
+        if token in self._programs or token in STARTS or token in TOOLS:
+            found.add(self.build / token)
+        return found
+
+    @cached_property
+    def _programs(self) -> set[str]:
+        """Programs and modules of the build folder."""
+        found = set()
+        for folder, subfolders, files in os.walk(self.build):
+            subfolders[:] = [name for name in subfolders if name != "CMakeFiles"]
+            paths = [Path(folder, name) for name in files]
+            found |= {str(path.relative_to(self.build)) for path in paths if path.suffix == ".so" or os.access(path, os.X_OK)}
+        return found
+
+    @cached_property
+    def _all_sources(self) -> set[str]:
+        return set(self.sources)
+
+    def _names(self, path: Path) -> frozenset[Path]:
+        """What a test's program or a file at `path` names, or a program for users starts."""
+        if path not in self._named and path.is_relative_to(self.build) and not path.is_relative_to(self.build / "tests"):
+            self._named[path] = frozenset(self.build / name for name in STARTS.get(path.name, ()))
+        elif path not in self._named:
+            content = strings_of(path) if path.is_relative_to(self.build) else path.read_bytes()
+            found = set()
+            if b"TACC_BUILD" in content and path.is_relative_to(self.build):
+                found |= {self.build / name for name in ("taccctl", *STARTS["taccctl"])}
+            for token in set(TOKEN.findall(content)):
+                found |= self._resolve(token.decode())
+            if path.suffix == ".py":
+                for module in IMPORT.findall(content.decode()):
+                    for part in module.split("."):
+                        found |= {self.root / source for source in self._modules.get(part, [])}
+            self._named[path] = frozenset(found)
+        return self._named[path]
+
+    def _is_read(self, path: Path) -> bool:
+        """Whether what a file names counts: of programs, Python files and golden files, which begin with a command; not of data."""
+        return path.is_relative_to(self.build) or path.suffix in (".py", ".golden")
+
+    def of(self, words: list[str], labels: list[str]) -> set[Path]:
+        """The files that a test with these words (its command line and environment) and labels is made of."""
+        if "tree" in labels:
+            return {self.root / source for source in self.sources}
+        todo = [path for word in words for path in [Path(word)] if path.is_file() and self._is_ours(path)]
+        for path in list(todo):
+            if path.suffix == ".py":
+                folder = str(path.parent.relative_to(self.root))
+                todo += [self.root / source for source in self._folders.get(folder, [])]
+        inputs: set[Path] = set()
+        while todo:
+            path = todo.pop()
+            if path not in inputs:
+                inputs.add(path)
+                if self._is_read(path):
+                    todo += self._names(path)
+        return inputs
+
+    def _is_ours(self, path: Path) -> bool:
+        return path.is_relative_to(self.build) or (path.is_relative_to(self.root) and str(path.relative_to(self.root)) in self._all_sources)
+
+    def digest(self, words: list[str], labels: list[str]) -> str:
+        parts = [json.dumps(words)]
+        for path in sorted(self.of(words, labels)):
+            if path not in self._hashes:
+                self._hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "away"
+            parts.append(f"{path} {self._hashes[path]}")
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def strings_of(program: Path) -> bytes:
+    """The constant data of a program, where its strings are."""
+    with tempfile.NamedTemporaryFile() as data:
+        subprocess.run(["objcopy", "-O", "binary", "--only-section=.rodata", program, data.name], check=True)
+        return Path(data.name).read_bytes()
+
+
+def ctest_tests(build: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """The words (command line and environment) and the labels of each test that ctest knows."""
+    shown = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
+    tests = {}
+    for test in json.loads(shown)["tests"]:
+        properties = {p["name"]: p["value"] for p in test.get("properties", [])}
+        tests[test["name"]] = (test.get("command", []) + properties.get("ENVIRONMENT", []), properties.get("LABELS", []))
+    return tests
+
+
+def passed(report: Path) -> set[str]:
+    """The tests that passed, or had nothing to run here, by ctest's report (JUnit XML)."""
+    cases = ElementTree.parse(report).iter("testcase")
+    return {case.get("name") for case in cases if case.get("status") in ("run", "notrun") and case.find("failure") is None}
+
+
+def main(build: Path, touched: bool, options: list[str]) -> int:
+    root = Path(__file__).resolve().parents[2]
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=root, capture_output=True, check=True)
+    inputs = Inputs(root, build, [name for name in listed.stdout.decode().split("\0") if name and (root / name).is_file()])
+    tests = ctest_tests(build)
+    digests = {name: inputs.digest(*test) for name, test in tests.items()}
+    state = build / "tests_passed.json"
+    known = json.loads(state.read_text()) if state.exists() else {}
+    if touched:
+        chosen = sorted(name for name in tests if known.get(name) != digests[name])
+        print(f"{len(chosen)} of {len(tests)} tests are touched by what changed since they passed", flush=True)
+        if not chosen:
+            return 0
+        options = [*options, "-R", f"^({'|'.join(map(re.escape, chosen))})$"]
+    report = build / "tests_report.xml"
+    report.unlink(missing_ok=True)
+    code = subprocess.run(["ctest", "--output-on-failure", "--no-tests=error", "--output-junit", report, *options], cwd=build).returncode
+    if report.exists():
+        known = {name: digest for name, digest in known.items() if name in tests}
+        known |= {name: digests[name] for name in passed(report) if name in digests}
+        state.write_text(json.dumps(known, indent=1))
+    return code
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    sys.exit(main(Path(arguments[0]).resolve(), "--touched" in arguments, [a for a in arguments[1:] if a != "--touched"]))

@@ -1,0 +1,107 @@
+"""Which tests a change touches, on a small checkout and on this one."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from run_tests import Inputs, ctest_tests, passed
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = {
+    "examples/toy/model.json": "{}",
+    "examples/other.json": "{}",
+    "tests/e2e/test_toy.py": 'from helper import start\nFOLDER = "examples/toy"\n',
+    "tests/e2e/CMakeLists.txt": "",
+    "tests/helper.py": 'PROGRAM = "tacc-worker"\n',
+    "tests/unused.py": "",
+    "tests/golden/run.py": "",
+    "tests/golden/plan.golden": "$ tacc-plan plan\n",
+    "graph/plan.cc": "",
+}
+PROGRAMS = ["tacc-worker", "tacc-rank", "tacc-plan", "tacc-data", "taccctl", "tests/plan_test"]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for name, text in SOURCES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in PROGRAMS:
+        program = tmp_path / "build" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(shutil.which("true"), program)
+    return tmp_path
+
+
+def touched(checkout: Path, changed: str) -> list[str]:
+    """The tests whose digest another content of this file changes."""
+    tests = {
+        "plan_test": [str(checkout / "build/tests/plan_test"), "--gtest_output=xml:x"],
+        "toy_test": ["/usr/bin/python", "-m", "pytest", str(checkout / "tests/e2e/test_toy.py")],
+        "golden_test": ["/usr/bin/python", str(checkout / "tests/golden/run.py")],
+        "lint_test": ["scripts/lint"],
+    }
+
+    def digests():
+        inputs = Inputs(checkout, checkout / "build", list(SOURCES))
+        return {name: inputs.digest(command, ["tree"] if name == "lint_test" else []) for name, command in tests.items()}
+
+    before = digests()
+    with open(checkout / changed, "a") as file:
+        file.write("\n")
+    after = digests()
+    return [name for name in tests if before[name] != after[name]]
+
+
+@pytest.mark.parametrize(
+    "changed,names",
+    [
+        ("build/tests/plan_test", ["plan_test"]),
+        ("build/tacc-rank", ["toy_test"]),  # a worker starts it
+        ("build/tacc-plan", ["toy_test", "golden_test"]),  # a golden file names it
+        ("build/taccctl", []),
+        ("tests/e2e/test_toy.py", ["toy_test", "lint_test"]),
+        ("tests/helper.py", ["toy_test", "lint_test"]),
+        ("tests/golden/plan.golden", ["golden_test", "lint_test"]),
+        ("examples/toy/model.json", ["toy_test", "lint_test"]),
+        ("examples/other.json", ["lint_test"]),
+        ("tests/unused.py", ["lint_test"]),
+        ("graph/plan.cc", ["lint_test"]),  # else by the program that it becomes
+    ],
+)
+def test_a_change_touches_what_is_made_of_it(checkout, changed, names):
+    assert touched(checkout, changed) == names
+
+
+def test_a_file_that_is_gone_touches_too(checkout):
+    command = ["/usr/bin/python", str(checkout / "tests/e2e/test_toy.py")]
+    before = Inputs(checkout, checkout / "build", list(SOURCES)).digest(command, [])
+    (checkout / "build/tacc-rank").unlink()
+    assert Inputs(checkout, checkout / "build", list(SOURCES)).digest(command, []) != before
+
+
+def test_only_what_passed_counts(tmp_path):
+    (tmp_path / "report.xml").write_text(
+        '<testsuite><testcase name="a" status="run"/><testcase name="b" status="fail"><failure message=""/></testcase>'
+        '<testcase name="c" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase></testsuite>'
+    )
+    assert passed(tmp_path / "report.xml") == {"a", "c"}
+
+
+def test_the_tests_here_are_made_of_what_they_start():
+    build = Path(os.environ["TACC_BUILD"])
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    inputs, tests = Inputs(ROOT, build, listed), ctest_tests(build)
+
+    def made_of(name):
+        return {str(p.relative_to(build if p.is_relative_to(build) else ROOT)) for p in inputs.of(*tests[name])}
+
+    assert {"tests/planner_test"} == made_of("planner_test")
+    assert {"tacc-rank", "failpoints/tacc-rank", "tacc-plan", "tests/e2e/cluster.py"} <= made_of("e2e_faults_test")
+    assert {"tacc-rank", "tacc-plan", "tests/parity/cases.py", "client/python/tacc/shards.py"} <= made_of("parity_training_test")
+    assert not {"tacc-coordinator", "taccctl"} & made_of("parity_training_test")
+    assert "docs/contracts.md" in made_of("protocol_test")
+    assert "tacc-opt" in made_of("golden_test")
+    assert {"docs/architecture.md", "graph/ir/program.h"} <= made_of("layers_test")
