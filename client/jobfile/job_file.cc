@@ -459,11 +459,28 @@ void CheckPaths(const Message& message, const std::string& path, std::vector<std
   }
 }
 
+// What is there and cannot be what the job takes it for.
+void CheckCheckpointPaths(const v1::CheckpointSpec& checkpoint, std::vector<std::string>* wrong) {
+  std::error_code ignored;
+  const auto is_folder = [&](const std::string& path) { return std::filesystem::is_directory(path, ignored); };
+  if (const std::string& dir = checkpoint.dir(); std::filesystem::exists(dir, ignored) && !is_folder(dir)) {
+    wrong->push_back(absl::StrCat("checkpoint.dir = ", dir, " is no folder; name one, which need not be there yet, or ",
+                                  "leave it out"));
+  }
+  if (const std::string& from = checkpoint.resume_from_checkpoint();
+      is_folder(from) && !std::filesystem::exists(absl::StrCat(from, "/manifest.json"), ignored)) {
+    wrong->push_back(absl::StrCat("checkpoint.resume_from_checkpoint = ", from,
+                                  " is no checkpoint: it has no manifest.json; name a folder such as "
+                                  "runs/NAME/step-00000200.a1"));
+  }
+}
+
 }  // namespace
 
 absl::Status CheckPaths(const v1::JobSpec& spec) {
   std::vector<std::string> wrong;
   CheckPaths(spec, "", &wrong);
+  CheckCheckpointPaths(spec.checkpoint(), &wrong);
   return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(wrong, "\n"));
 }
 

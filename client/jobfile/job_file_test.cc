@@ -105,6 +105,10 @@ TEST(JobFileTest, SetsLieOverTheFile) {
 TEST(JobFileTest, WhatIsWrongWithASetNamesIt) {
   EXPECT_EQ(SetError({"train.max_steps=abc"}),
             "--set train.max_steps=abc: train.max_steps = abc is not a whole number");
+  EXPECT_EQ(SetError({"train.max_steps=1e10"}),
+            "--set train.max_steps=1e10: train.max_steps = 1e10 is too large; the largest is 2147483647");
+  EXPECT_EQ(SetError({"train.max_steps=1e2"}),
+            "--set train.max_steps=1e2: train.max_steps = 1e2 is not a whole number; write 100");
   EXPECT_EQ(SetError({"train.max_step=3"}),
             "--set train.max_step=3: unknown field \"max_step\" in train; did you mean \"max_steps\"?");
   EXPECT_EQ(SetError({"trian=null"}), "--set trian=null: unknown field \"trian\"; did you mean \"train\"?");
@@ -204,6 +208,14 @@ TEST(JobFileTest, PathsThatAreReadMustBeThere) {
                 WithTaccPython("/data does not exist; it is a folder that `python -m tacc data prepare` writes"));
   std::filesystem::create_directories(folder + "/data");
   EXPECT_TRUE(CheckPaths(*spec).ok()) << CheckPaths(*spec);  // checkpoint.dir is made
+  v1::JobSpec changed = *spec;
+  changed.mutable_checkpoint()->set_dir("/dev/null");
+  changed.mutable_checkpoint()->set_resume_from_checkpoint(folder);
+  EXPECT_EQ(CheckPaths(changed).message(),
+            "checkpoint.dir = /dev/null is no folder; name one, which need not be there yet, or leave it out\n"
+            "checkpoint.resume_from_checkpoint = " +
+                folder +
+                " is no checkpoint: it has no manifest.json; name a folder such as runs/NAME/step-00000200.a1");
   std::filesystem::remove_all(folder);
 }
 

@@ -102,24 +102,26 @@ std::string KindOf(const YamlNode& node) {
 }
 
 absl::StatusOr<int32_t> ReadInt32(const YamlNode& node, const std::string& name) {
+  constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
   const absl::Status checked = CheckNumber(node, name, "a whole number");
   if (!checked.ok()) return checked;
   const std::string& text = node.text;
+  const auto out_of_range = [&](bool is_negative) {
+    return Wrong(name, node,
+                 is_negative ? absl::StrCat(" is too small; the smallest is ", kMin)
+                             : absl::StrCat(" is too large; the largest is ", kMax));
+  };
   if (Matches(text, "-?(0|[1-9][0-9]*)")) {
     errno = 0;
     const long long value = std::strtoll(text.c_str(), nullptr, 10);
-    constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
-    if (errno != 0 || value < kMin || value > kMax) {
-      return Wrong(name, node,
-                   text[0] == '-' ? absl::StrCat(" is too small; the smallest is ", kMin)
-                                  : absl::StrCat(" is too large; the largest is ", kMax));
-    }
+    if (errno != 0 || value < kMin || value > kMax) return out_of_range(text[0] == '-');
     return static_cast<int32_t>(value);
   }
   if (Matches(text, "\\+[1-9][0-9]*")) return Wrong(name, node, absl::StrCat(" has a sign; write ", text.substr(1)));
   if (LooksLikeNumber(text)) {
     const double value = std::strtod(text.c_str(), nullptr);
-    const bool whole = std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 2147483648.0;
+    if (value < kMin || value > kMax) return out_of_range(value < 0);
+    const bool whole = value == std::floor(value);
     return Wrong(
         name, node,
         absl::StrCat(" is not a whole number", whole ? absl::StrCat("; write ", static_cast<int64_t>(value)) : ""));
