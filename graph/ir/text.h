@@ -22,8 +22,8 @@ namespace tacc::graph {
 //   mesh dp=1 fsdp=2
 //   stage 0 of 1
 //   arena bytes=4096 workspace=0
-//   state "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] kind=weight init="normal(0.02)"
-//   stored=[256,64] at=0 graph forward_backward {
+//   state "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] kind=weight stored=[256,64] at=0
+//   graph forward_backward {
 //     %w.1 = read "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] at=0
 //   }
 //   step {

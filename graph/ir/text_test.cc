@@ -80,6 +80,12 @@ TEST(Text, ErrorsNameThePlace) {
       {"tacc.graph 1\n%x = input \"a\" n=99999999999999999999 : f32[2]\n",
        "f:2:18: '99999999999999999999' is not a number that fits\n%x = input \"a\" n=99999999999999999999 : f32[2]\n   "
        "              ^"},
+      {"tacc.graph 1\n%x = input \"a\" : i32[4,8,]\n",
+       "f:2:26: wanted a whole number\n%x = input \"a\" : i32[4,8,]\n                         ^"},
+      {"tacc.graph 1\n%x = input \"a\" n=[1 2] : f32[2]\n",
+       "f:2:21: wanted ',' or ']' in a list\n%x = input \"a\" n=[1 2] : f32[2]\n                    ^"},
+      {"tacc.graph 1\n%x = input \"a\" n=[1,\"b\"] : f32[2]\n",
+       "f:2:18: the items of a list must be of one kind\n%x = input \"a\" n=[1,\"b\"] : f32[2]\n                 ^"},
       {"hello\n", "f:1:1: the text must start with 'tacc.graph 1'\nhello\n^"},
   };
   for (const BadCase& c : cases) {

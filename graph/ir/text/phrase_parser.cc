@@ -30,14 +30,12 @@ absl::Status PhraseParser::ParseTyped(Value* value) {
     }
     if (token_.kind == Token::kWord && token_.text == "pending") {
       TACC_RETURN_IF_ERROR(ExpectKey("pending"));
-      TACC_RETURN_IF_ERROR(Expect("["));
-      while (!IsPunct("]")) {
+      TACC_RETURN_IF_ERROR(ParseList("pending=[...]", [&] {
         int axis = 0;
         TACC_RETURN_IF_ERROR(ParseAxis(&axis));
         placement.sharding.pending.push_back(axis);
-        if (IsPunct(",")) TACC_RETURN_IF_ERROR(Advance());
-      }
-      TACC_RETURN_IF_ERROR(Advance());
+        return absl::OkStatus();
+      }));
     }
     value->placement = std::move(placement);
   }
@@ -54,9 +52,8 @@ absl::Status PhraseParser::ParseType(TensorType* type) {
   if (!dtype.ok()) return Error(std::string(dtype.status().message()));
   type->dtype = *dtype;
   TACC_RETURN_IF_ERROR(Advance());
-  TACC_RETURN_IF_ERROR(Expect("["));
   int64_t elements = 1;
-  while (!IsPunct("]")) {
+  return ParseList("a type", [&]() -> absl::Status {
     int64_t dim = 0;
     if (token_.kind == Token::kWord) {
       auto it = options_.symbols.find(token_.text);
@@ -76,18 +73,12 @@ absl::Status PhraseParser::ParseType(TensorType* type) {
     elements *= dim;
     type->dims.push_back(dim);
     if (type->rank() > kMaxDims) return Error(absl::StrCat("more than ", kMaxDims, " dims"));
-    if (IsPunct(",")) {
-      TACC_RETURN_IF_ERROR(Advance());
-    } else if (!IsPunct("]")) {
-      return Error("wanted ',' or ']' in a type");
-    }
-  }
-  return Advance();
+    return absl::OkStatus();
+  });
 }
 
 absl::Status PhraseParser::ParseShard(Sharding* sharding) {
-  TACC_RETURN_IF_ERROR(Expect("["));
-  while (!IsPunct("]")) {
+  return ParseList("shard=[...]", [&]() -> absl::Status {
     AxisList axes;
     if (IsPunct("-")) {
       TACC_RETURN_IF_ERROR(Advance());
@@ -101,13 +92,19 @@ absl::Status PhraseParser::ParseShard(Sharding* sharding) {
       }
     }
     sharding->dims.push_back(std::move(axes));
-    if (IsPunct(",")) {
-      TACC_RETURN_IF_ERROR(Advance());
-    } else if (!IsPunct("]")) {
-      return Error("wanted ',' or ']' in shard=[...]");
-    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status PhraseParser::ParseList(absl::string_view what, absl::FunctionRef<absl::Status()> parse_item) {
+  TACC_RETURN_IF_ERROR(Expect("["));
+  if (IsPunct("]")) return Advance();
+  while (true) {
+    TACC_RETURN_IF_ERROR(parse_item());
+    if (IsPunct("]")) return Advance();
+    if (!IsPunct(",")) return Error(absl::StrCat("wanted ',' or ']' in ", what));
+    TACC_RETURN_IF_ERROR(Advance());
   }
-  return Advance();
 }
 
 absl::Status PhraseParser::ParseAxis(int* axis) {
@@ -137,18 +134,9 @@ absl::Status PhraseParser::ParseAttrs(Attrs* attrs) {
 
 absl::Status PhraseParser::ParseAttr(Attr* attr) {
   if (!IsPunct("[")) return ParseScalarAttr(attr);
-  TACC_RETURN_IF_ERROR(Advance());
+  const size_t position = token_.position;
   std::vector<Attr> items;
-  while (!IsPunct("]")) {
-    Attr item;
-    TACC_RETURN_IF_ERROR(ParseScalarAttr(&item));
-    items.push_back(std::move(item));
-    if (IsPunct(",")) {
-      TACC_RETURN_IF_ERROR(Advance());
-    } else if (!IsPunct("]")) {
-      return Error("wanted ',' or ']' in a list");
-    }
-  }
+  TACC_RETURN_IF_ERROR(ParseList("a list", [&] { return ParseScalarAttr(&items.emplace_back()); }));
   auto all = [&](auto tag) {
     using T = decltype(tag);
     for (const Attr& item : items) {
@@ -159,8 +147,8 @@ absl::Status PhraseParser::ParseAttr(Attr* attr) {
     *attr = std::move(list);
     return true;
   };
-  if (!all(int64_t{}) && !all(std::string{}) && !all(double{})) return Error("the items of a list must be of one kind");
-  return Advance();
+  if (all(int64_t{}) || all(std::string{}) || all(double{})) return absl::OkStatus();
+  return lexer_.Error(position, "the items of a list must be of one kind");
 }
 
 absl::Status PhraseParser::ParseScalarAttr(Attr* attr) {

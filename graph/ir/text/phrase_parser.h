@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "graph/ir/attr.h"
@@ -25,6 +26,8 @@ class PhraseParser {
   absl::Status ParseTyped(Value* value);
   absl::Status ParseType(TensorType* type);
   absl::Status ParseShard(Sharding* sharding);
+  // [item,item,...] or []; `what` names it in errors.
+  absl::Status ParseList(absl::string_view what, absl::FunctionRef<absl::Status()> parse_item);
   absl::Status ParseAxis(int* axis);
   absl::Status ParseAttrs(Attrs* attrs);
   absl::Status ParseAttr(Attr* attr);
