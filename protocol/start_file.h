@@ -119,7 +119,7 @@ inline constexpr auto kStartFields = std::make_tuple(
     Field{"compute.tf32", &StartFile::tf32, Source::kJob, Presence::kRequired, Range::kAny,
           "products of f32 may use TF32; a CPU refuses it"},
     Field{"checkpoint.dir", &StartFile::checkpoint_dir, Source::kJob, Presence::kRequired, Range::kAny,
-          "the run's folder"},
+          "the run's folder; empty: nothing is saved"},
     Field{"checkpoint.claimed", &StartFile::checkpoint_claimed, Source::kCoordinator, Presence::kDefaulted, Range::kAny,
           "a daemon has written `checkpoint.dir/job.json`"},
     Field{"checkpoint.service", &StartFile::service, Source::kCoordinator, Presence::kDefaulted, Range::kAny,
