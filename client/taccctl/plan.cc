@@ -358,7 +358,8 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   if (const size_t all = candidates.size() + losers.size(); all > rows.size())
     context.out << "And " << all - rows.size() << " more: -v shows them.\n";
   if (plan.contains("num_layouts"))
-    context.out << NumberAt(plan, "num_meshes") << " meshes, " << NumberAt(plan, "num_layouts")
+    context.out << NumberAt(plan, "num_meshes") << (NumberAt(plan, "num_meshes") == 1 ? " mesh, " : " meshes, ")
+                << NumberAt(plan, "num_layouts")
                 << " layouts estimated (~); the others became programs and were simulated.\n";
   context.out << "\n";
   if (candidates.empty()) return kExitOk;

@@ -11,9 +11,8 @@ namespace tacc::client {
 namespace {
 
 constexpr char kExitCodes[] =
-    "Exit codes: 0 ok, 2 bad usage or job (also one that does not fit), 3 not found, 5 coordinator unreachable, 6 "
-    "conflict, "
-    "7 timed out, 100 job failed, 101 job cancelled, 1 else (docs/taccctl.md).";
+    "Exit codes: 0 ok, 2 bad usage or job (also one that does not fit), 3 not found, 5 coordinator unreachable, "
+    "6 conflict, 7 timed out, 100 job failed, 101 job cancelled, 1 else (docs/taccctl.md).";
 
 struct Example {
   const char* command;

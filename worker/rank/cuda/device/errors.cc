@@ -20,7 +20,7 @@ Advice AdviceFor(CudaFault fault) {
       return {
           absl::StatusCode::kResourceExhausted,
           "the GPU's free memory is used up, by this rank or by other processes (nvidia-smi lists them): stop those, "
-          "or let the job use less (a smaller micro_batch)"};
+          "or let the job use less (a smaller train.per_device_train_batch_size)"};
     case CudaFault::kSticky:
       return {absl::StatusCode::kAborted,
               "this process can no longer use the GPU and ends; the job goes on from its last checkpoint in a new "
