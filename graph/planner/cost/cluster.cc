@@ -44,27 +44,39 @@ constexpr double kCpuRowStep = 32;
 // The largest tile of the libraries' products in half precision, since A100 (CUTLASS, cuBLAS).
 constexpr double kTileRows = 128, kTileColumns = 256;
 
-// The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
-// device's share of the network is its node's adapters over its devices), then what products reach of them: what
-// bench/published fits on A100 and H100, taken over for their relatives; then SMs and their boost clock.
-Machine Preset(const char* name, const char* device, double half, double f32, double memory, double bandwidth,
-               double intra, double inter, double fraction, double depth, double sms, double clock) {
+// A GPU by the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a device's
+// share of the network is its node's adapters over its devices) and by what products reach of them: what
+// bench/published fits on A100 and H100, taken over for their relatives.
+struct DataSheet {
+  const char* name;
+  const char* device;
+  double half_flops, f32_flops;  // a second
+  bool has_tf32 = true;          // at half of half_flops
+  double memory_bytes, memory_bytes_per_second;
+  double intra_bytes_per_second, inter_bytes_per_second;
+  double matmul_fraction, matmul_depth;
+  double sms, boost_clock;  // in Hz
+  bool plan_only = false;
+};
+
+Machine PresetOf(const DataSheet& sheet) {
   Machine m;
-  m.name = name;
-  m.device = device;
-  m.half_flops_per_second = half;
-  m.f32_flops_per_second = f32;
-  m.tf32_flops_per_second = half / 2;  // since A100
-  m.multiprocessors = sms;
-  m.exponentials_per_second = kExponentialsOfSm * sms * clock;
-  m.memory_bytes = memory;
-  m.memory_bytes_per_second = bandwidth;
-  m.intra_bytes_per_second = intra;
-  m.inter_bytes_per_second = inter;
+  m.name = sheet.name;
+  m.device = sheet.device;
+  m.plan_only = sheet.plan_only;
+  m.half_flops_per_second = sheet.half_flops;
+  m.f32_flops_per_second = sheet.f32_flops;
+  m.tf32_flops_per_second = sheet.has_tf32 ? sheet.half_flops / 2 : 0;
+  m.multiprocessors = sheet.sms;
+  m.exponentials_per_second = kExponentialsOfSm * sheet.sms * sheet.boost_clock;
+  m.memory_bytes = sheet.memory_bytes;
+  m.memory_bytes_per_second = sheet.memory_bytes_per_second;
+  m.intra_bytes_per_second = sheet.intra_bytes_per_second;
+  m.inter_bytes_per_second = sheet.inter_bytes_per_second;
   m.intra_latency_seconds = kGpuIntraLatencySeconds;
   m.inter_latency_seconds = kGpuInterLatencySeconds;
-  m.matmul_fraction = fraction;
-  m.matmul_depth = depth;
+  m.matmul_fraction = sheet.matmul_fraction;
+  m.matmul_depth = sheet.matmul_depth;
   m.attention_fraction = kGpuAttentionFraction;
   m.bandwidth_fraction = 0.85;
   m.issue_seconds = kGpuIssueSeconds;
@@ -159,25 +171,109 @@ std::string Describe(const Machine& machine) {
 
 const std::vector<Machine>& MachinePresets() {
   static const std::vector<Machine> presets = [] {
-    std::vector<Machine> list{Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", kA100HalfFlops, 19.5e12, 40 * kGiB, 1555e9,
-                                     300e9, 25e9, 0.77, 63, 108, 1.41e9),
-                              Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", kA100HalfFlops, 19.5e12, 80 * kGiB, 2039e9,
-                                     300e9, 25e9, 0.77, 63, 108, 1.41e9),
-                              Preset("a800", "NVIDIA A800 SXM4 80 GB", kA100HalfFlops, 19.5e12, 80 * kGiB, 2039e9,
-                                     200e9, 25e9, 0.77, 63, 108, 1.41e9),
-                              Preset("h100", "NVIDIA H100 SXM5 80 GB", kH100HalfFlops, 67e12, 80 * kGiB, 3350e9, 450e9,
-                                     50e9, 0.745, 65, 132, 1.83e9),
-                              Preset("h800", "NVIDIA H800 SXM5 80 GB", kH100HalfFlops, 67e12, 80 * kGiB, 3350e9, 200e9,
-                                     50e9, 0.745, 65, 132, 1.83e9),
-                              Preset("h200", "NVIDIA H200 SXM5 141 GB", kH200HalfFlops, 67e12, 141e9, 4800e9, 450e9,
-                                     50e9, 0.745, 65, 132, 1.83e9),
-                              Preset("b200", "NVIDIA B200 SXM6 180 GB", kB200HalfFlops, 75e12, 180e9, 7700e9, 900e9,
-                                     50e9, 0.745, 65, 148, 1.85e9),
-                              Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9,
-                                     0.77, 63, 80, 1.53e9)};
-    list.back().plan_only = true;
-    list.back().tf32_flops_per_second = 0;
-    return list;
+    const DataSheet sheets[] = {
+        {.name = "a100-40g",
+         .device = "NVIDIA A100 SXM4 40 GB",
+         .half_flops = kA100HalfFlops,
+         .f32_flops = 19.5e12,
+         .memory_bytes = 40 * kGiB,
+         .memory_bytes_per_second = 1555e9,
+         .intra_bytes_per_second = 300e9,
+         .inter_bytes_per_second = 25e9,
+         .matmul_fraction = 0.77,
+         .matmul_depth = 63,
+         .sms = 108,
+         .boost_clock = 1.41e9},
+        {.name = "a100-80g",
+         .device = "NVIDIA A100 SXM4 80 GB",
+         .half_flops = kA100HalfFlops,
+         .f32_flops = 19.5e12,
+         .memory_bytes = 80 * kGiB,
+         .memory_bytes_per_second = 2039e9,
+         .intra_bytes_per_second = 300e9,
+         .inter_bytes_per_second = 25e9,
+         .matmul_fraction = 0.77,
+         .matmul_depth = 63,
+         .sms = 108,
+         .boost_clock = 1.41e9},
+        {.name = "a800",
+         .device = "NVIDIA A800 SXM4 80 GB",
+         .half_flops = kA100HalfFlops,
+         .f32_flops = 19.5e12,
+         .memory_bytes = 80 * kGiB,
+         .memory_bytes_per_second = 2039e9,
+         .intra_bytes_per_second = 200e9,
+         .inter_bytes_per_second = 25e9,
+         .matmul_fraction = 0.77,
+         .matmul_depth = 63,
+         .sms = 108,
+         .boost_clock = 1.41e9},
+        {.name = "h100",
+         .device = "NVIDIA H100 SXM5 80 GB",
+         .half_flops = kH100HalfFlops,
+         .f32_flops = 67e12,
+         .memory_bytes = 80 * kGiB,
+         .memory_bytes_per_second = 3350e9,
+         .intra_bytes_per_second = 450e9,
+         .inter_bytes_per_second = 50e9,
+         .matmul_fraction = 0.745,
+         .matmul_depth = 65,
+         .sms = 132,
+         .boost_clock = 1.83e9},
+        {.name = "h800",
+         .device = "NVIDIA H800 SXM5 80 GB",
+         .half_flops = kH100HalfFlops,
+         .f32_flops = 67e12,
+         .memory_bytes = 80 * kGiB,
+         .memory_bytes_per_second = 3350e9,
+         .intra_bytes_per_second = 200e9,
+         .inter_bytes_per_second = 50e9,
+         .matmul_fraction = 0.745,
+         .matmul_depth = 65,
+         .sms = 132,
+         .boost_clock = 1.83e9},
+        {.name = "h200",
+         .device = "NVIDIA H200 SXM5 141 GB",
+         .half_flops = kH200HalfFlops,
+         .f32_flops = 67e12,
+         .memory_bytes = 141e9,
+         .memory_bytes_per_second = 4800e9,
+         .intra_bytes_per_second = 450e9,
+         .inter_bytes_per_second = 50e9,
+         .matmul_fraction = 0.745,
+         .matmul_depth = 65,
+         .sms = 132,
+         .boost_clock = 1.83e9},
+        {.name = "b200",
+         .device = "NVIDIA B200 SXM6 180 GB",
+         .half_flops = kB200HalfFlops,
+         .f32_flops = 75e12,
+         .memory_bytes = 180e9,
+         .memory_bytes_per_second = 7700e9,
+         .intra_bytes_per_second = 900e9,
+         .inter_bytes_per_second = 50e9,
+         .matmul_fraction = 0.745,
+         .matmul_depth = 65,
+         .sms = 148,
+         .boost_clock = 1.85e9},
+        {.name = "v100",
+         .device = "NVIDIA V100 SXM2 32 GB",
+         .half_flops = 125e12,
+         .f32_flops = 15.7e12,
+         .has_tf32 = false,
+         .memory_bytes = 32 * kGiB,
+         .memory_bytes_per_second = 900e9,
+         .intra_bytes_per_second = 150e9,
+         .inter_bytes_per_second = 6.25e9,
+         .matmul_fraction = 0.77,
+         .matmul_depth = 63,
+         .sms = 80,
+         .boost_clock = 1.53e9,
+         .plan_only = true},
+    };
+    std::vector<Machine> machines;
+    for (const DataSheet& sheet : sheets) machines.push_back(PresetOf(sheet));
+    return machines;
   }();
   return presets;
 }
