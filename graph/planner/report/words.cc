@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -38,6 +37,154 @@ bool IsLess(const MemoryKind& a, const MemoryKind& b) { return a.bytes < b.bytes
 
 std::string CollectiveText(const CommunicationRow& row) {
   return absl::StrCat(row.op, " of ", Name(row.cargo), " over ", row.axes);
+}
+
+// What ranks that share a copy of the state do: "share one copy of weights, ...: each keeps 1/16 and gathers ...".
+std::string SharingInWords(const Layout& l) {
+  const std::string what =
+      l.zero_stage == 3   ? l.reduce_each_micro_batch ? "weights, gradients and optimizer" : "weights and optimizer"
+      : l.zero_stage == 2 ? "gradients and optimizer (ZeRO-2)"
+                          : "the optimizer (ZeRO-1)";
+  return absl::StrCat(
+      "share one copy of ", what, ": each keeps 1/", l.shards(),
+      l.zero_stage == 3 ? " and gathers a layer's weights just before it computes the layer"
+                        : " and gathers the new weights after each update",
+      l.reduce_each_micro_batch ? "" : ", sums whole gradients over the micro-batches and reduces them once a step");
+}
+
+// What a pipeline of `size` stages does.
+std::string StagesInWords(const Plan& plan, int64_t size, const std::string& device) {
+  std::string text = absl::StrCat("the layers are cut into ", size,
+                                  " stages; micro-batches go from stage to stage, forward and then back");
+  if (plan.schedule == PipelineSchedule::kInterleaved)
+    absl::StrAppend(&text, ", ", plan.num_chunks, " times: each ", device, " has ", plan.num_chunks,
+                    " parts of the model, so that it waits less");
+  if (plan.schedule == PipelineSchedule::kZeroBubble)
+    absl::StrAppend(&text, "; weights' gradients are computed when a stage would wait");
+  return text;
+}
+
+// " (inside a node)": where the groups of an axis lie; "" where there is one node.
+std::string PlaceInWords(const Finalist& finalist, int axis) {
+  if (finalist.cluster.machine.shares_cores || finalist.cluster.num_nodes <= 1) return "";
+  const GroupShape group = ShapeOf(finalist.candidate.plan.mesh, {axis}, finalist.cluster.machine.devices_per_node);
+  if (group.num_nodes() == 1) return " (inside a node)";
+  if (group.in_node == 1) return absl::StrCat(" (across ", WholeText(group.num_nodes()), " nodes)");
+  return absl::StrCat(" (", group.in_node, " in each of ", WholeText(group.num_nodes()), " nodes)");
+}
+
+// The paragraphs of InWords, in its order.
+
+std::string WorkInWords(const Finalist& finalist) {
+  const Candidate& c = finalist.candidate;
+  const Plan& plan = c.plan;
+  return absl::StrCat(
+      "The job trains ", CountText(static_cast<double>(c.num_parameters)), " parameters in ", Name(plan.compute_dtype),
+      " on ", ClusterText(finalist.cluster), ". A step takes in ", Plural(plan.global_batch(), "sample"), " of ",
+      WholeText(plan.seq_len), " tokens: ", Plural(plan.micro_batch, "sample"), " on each ",
+      DeviceWord(finalist.cluster), " at a time",
+      plan.accumulation > 1 ? absl::StrCat(", ", WholeText(plan.accumulation), " times before the weights change")
+                            : std::string(),
+      ".");
+}
+
+std::string SpeedInWords(const Finalist& finalist, int64_t max_steps) {
+  const Candidate& c = finalist.candidate;
+  const Plan& plan = c.plan;
+  const Machine& machine = finalist.cluster.machine;
+  const double seconds = finalist.simulation.step_seconds;
+  const double tokens = static_cast<double>(plan.global_batch() * plan.seq_len);
+  const double ranks = static_cast<double>(plan.num_ranks());
+  const double peak = machine.CountedPeak(plan.compute_dtype);
+  const PredictionRange range = StepRange(machine);
+  std::string text =
+      absl::StrCat("A step takes ", SecondsText(seconds), " (", StepRangeText(machine, seconds),
+                   ") by simulation: ", CountText(tokens / seconds), " tokens a second (",
+                   RangeText(CountText(tokens / seconds / range.high), CountText(tokens / seconds / range.low)), "), ",
+                   CountText(tokens / seconds / ranks), " on each ", DeviceWord(finalist.cluster));
+  if (peak > 0) {
+    const double mfu = c.model_flops / (seconds * peak * ranks);
+    absl::StrAppend(&text, ", ", Percent(mfu), " (", RangeText(Percent(mfu / range.high), Percent(mfu / range.low)),
+                    ") of what the hardware could compute at its peak (MFU)");
+  }
+  absl::StrAppend(&text, ". ", WholeText(max_steps), max_steps == 1 ? " step is " : " steps are ",
+                  CountText(tokens * static_cast<double>(max_steps)), " tokens and take ",
+                  DurationText(seconds * static_cast<double>(max_steps)), ". ", WhatRangesHold(machine));
+  return text;
+}
+
+// "" on one rank.
+std::string LayoutInWords(const Finalist& finalist) {
+  const std::vector<Mesh::Axis>& axes = finalist.candidate.plan.mesh.axes;
+  std::vector<std::string> words;
+  for (size_t axis = 0; axis < axes.size(); ++axis) {
+    if (axes[axis].size > 1) words.push_back(AxisInWords(finalist, static_cast<int>(axis)));
+  }
+  return absl::StrJoin(words, " ");
+}
+
+// Those that are worth a word, the largest first, and the sum of the rest as "other".
+std::vector<MemoryKind> LargestFirst(std::vector<MemoryKind> kinds, int64_t total_bytes) {
+  const auto small = std::stable_partition(kinds.begin(), kinds.end(), [&](const MemoryKind& kind) {
+    return static_cast<double>(kind.bytes) > kWorthAWord * static_cast<double>(total_bytes);
+  });
+  std::stable_sort(kinds.begin(), small, [](const MemoryKind& a, const MemoryKind& b) { return IsLess(b, a); });
+  MemoryKind other = {"other", 0};
+  for (auto kind = small; kind != kinds.end(); ++kind) other.bytes += kind->bytes;
+  kinds.erase(small, kinds.end());
+  if (other.bytes > 0) kinds.push_back(other);
+  return kinds;
+}
+
+std::string MemoryInWords(const Finalist& finalist) {
+  const Candidate& c = finalist.candidate;
+  const Plan& plan = c.plan;
+  std::string text =
+      absl::StrCat("Each ", DeviceWord(finalist.cluster), " needs ", BytesText(static_cast<double>(plan.total_bytes)));
+  if (finalist.cluster.machine.memory_bytes > 0)
+    absl::StrAppend(&text, " of its ", BytesText(finalist.cluster.machine.memory_bytes));
+  absl::StrAppend(&text, ": ", KindsText(LargestFirst(MemoryKinds(c), plan.total_bytes), plan.total_bytes), ".");
+  if (plan.keeps_copies != 0) {
+    absl::StrAppend(&text, " Of the weights ", BytesText(static_cast<double>(c.memory.copies_bytes)), " are copies in ",
+                    Name(plan.compute_dtype), ", written by the update: that nothing is cast where it is used saves ",
+                    SecondsText(c.copies_save_seconds), " a step.");
+  }
+  if (c.narrow_residual_saves_seconds > 0) {
+    absl::StrAppend(&text, " For the backward the residual stream is kept in bf16 (compute.residual_dtype: auto): ",
+                    std::isinf(c.narrow_residual_saves_seconds)
+                        ? "nothing fits without that."
+                        : absl::StrCat("the best layout without that takes ",
+                                       SecondsText(c.narrow_residual_saves_seconds), " more a step."));
+  }
+  if (plan.recompute_units > 0)
+    absl::StrAppend(&text, " To save memory, the backward computes the activations of ",
+                    Plural(plan.recompute_units, "layer"), " again (memory.gc).");
+  return text;
+}
+
+std::string TimeInWords(const Finalist& finalist) {
+  const int stage = finalist.slowest_stage();
+  const double seconds = finalist.simulation.step_seconds;
+  const StageTimes& times = finalist.simulation.stages[stage];
+  const std::vector<double> percents =
+      RoundedPercents({times.compute_seconds / seconds, times.exposed_seconds / seconds, times.idle_seconds / seconds});
+  std::string text =
+      absl::StrCat("Of the step a ", DeviceWord(finalist.cluster), " computes for ", PercentText(percents[0]));
+  if (percents[1] > 0) {
+    absl::StrAppend(&text, ", waits for communication that nothing hides for ", PercentText(percents[1]));
+    std::vector<CommunicationRow> rows = CommunicationOf(finalist, stage);
+    const auto most =
+        std::max_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.exposed < b.exposed; });
+    if (most != rows.end()) absl::StrAppend(&text, " (most of it ", CollectiveText(*most), ")");
+  }
+  if (percents[2] > 0)
+    absl::StrAppend(&text, ", and has nothing to do for ", PercentText(percents[2]),
+                    " while the pipeline fills and drains");
+  if (const double hidden = times.communication_seconds - times.exposed_seconds; hidden > kWorthAWord * seconds)
+    absl::StrAppend(
+        &text, "; ", SecondsText(hidden), " of communication ",
+        finalist.cluster.machine.shares_cores ? "run beside computation and slow it" : "hide behind computation");
+  return absl::StrCat(text, ".");
 }
 
 }  // namespace
@@ -75,9 +222,8 @@ std::string WhatRangesHold(const Machine& machine) {
   return machine.shares_cores
              ? "A range holds 9 of 10 runs of one small model on CPUs, against predictions made just before."
              : "A range holds 9 of 10 step times that others published of A100 and H100, by constants fitted on "
-               "another "
-               "model of the same machines; other stacks took longer (docs/planning.md), and no run of tacc on a GPU "
-               "is among them.";
+               "another model of the same machines; other stacks took longer (docs/planning.md), and no run of tacc on "
+               "a GPU is among them.";
 }
 
 std::string ClusterText(const Cluster& cluster) {
@@ -105,19 +251,6 @@ std::string HowText(const Layout& layout) {
   if (layout.shards() > 1 && !layout.reshard) how.push_back("weights kept");
   if (layout.shards() > 1 && !layout.reduce_each_micro_batch) how.push_back("gradients reduced once");
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
-}
-
-// What ranks that share a copy of the state do: "share one copy of weights, ...: each keeps 1/16 and gathers ...".
-std::string SharingInWords(const Layout& l) {
-  const std::string what =
-      l.zero_stage == 3   ? l.reduce_each_micro_batch ? "weights, gradients and optimizer" : "weights and optimizer"
-      : l.zero_stage == 2 ? "gradients and optimizer (ZeRO-2)"
-                          : "the optimizer (ZeRO-1)";
-  return absl::StrCat(
-      "share one copy of ", what, ": each keeps 1/", l.shards(),
-      l.zero_stage == 3 ? " and gathers a layer's weights just before it computes the layer"
-                        : " and gathers the new weights after each update",
-      l.reduce_each_micro_batch ? "" : ", sums whole gradients over the micro-batches and reduces them once a step");
 }
 
 std::string AxisInWords(const Finalist& finalist, int axis) {
@@ -153,123 +286,23 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
       what = absl::StrCat("each sample's tokens are split over ", devices,
                           ", which exchange them for heads while they compute attention (Ulysses)", sharing);
       break;
-    case Axis::kPp: {
-      const Plan& plan = finalist.candidate.plan;
-      what = absl::StrCat("the layers are cut into ", size,
-                          " stages; micro-batches go from stage to stage, forward and then back");
-      if (plan.schedule == PipelineSchedule::kInterleaved)
-        absl::StrAppend(&what, ", ", plan.num_chunks, " times: each ", device, " has ", plan.num_chunks,
-                        " parts of the model, so that it waits less");
-      if (plan.schedule == PipelineSchedule::kZeroBubble)
-        absl::StrAppend(&what, "; weights' gradients are computed when a stage would wait");
+    case Axis::kPp:
+      what = StagesInWords(finalist.candidate.plan, size, device);
       break;
-    }
     case Axis::kTp:
     case Axis::kTpq:
       what = absl::StrCat("each matrix product is cut into ", size, " parts, whose results ", devices,
                           " exchange in every layer");
       break;
   }
-  std::string place;
-  if (!finalist.cluster.machine.shares_cores && finalist.cluster.num_nodes > 1) {
-    const GroupShape group = ShapeOf(mesh, {axis}, finalist.cluster.machine.devices_per_node);
-    place = group.num_nodes() == 1 ? " (inside a node)"
-            : group.in_node == 1
-                ? absl::StrCat(" (across ", WholeText(group.num_nodes()), " nodes)")
-                : absl::StrCat(" (", group.in_node, " in each of ", WholeText(group.num_nodes()), " nodes)");
-  }
-  return absl::StrCat(mesh.axes[axis].name, "=", size, ": ", what, place, ".");
+  return absl::StrCat(mesh.axes[axis].name, "=", size, ": ", what, PlaceInWords(finalist, axis), ".");
 }
 
 std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
-  const Candidate& c = finalist.candidate;
-  const Plan& plan = c.plan;
-  const std::string device = DeviceWord(finalist.cluster);
-  const double seconds = finalist.simulation.step_seconds;
-  const double tokens = static_cast<double>(plan.global_batch() * plan.seq_len);
-  const double ranks = static_cast<double>(plan.num_ranks());
-  const double peak = finalist.cluster.machine.CountedPeak(plan.compute_dtype);
-  std::vector<std::string> words;
-  words.push_back(absl::StrCat(
-      "The job trains ", CountText(static_cast<double>(c.num_parameters)), " parameters in ", Name(plan.compute_dtype),
-      " on ", ClusterText(finalist.cluster), ". A step takes in ", Plural(plan.global_batch(), "sample"), " of ",
-      WholeText(plan.seq_len), " tokens: ", Plural(plan.micro_batch, "sample"), " on each ", device, " at a time",
-      plan.accumulation > 1 ? absl::StrCat(", ", WholeText(plan.accumulation), " times before the weights change")
-                            : std::string(),
-      "."));
-  const PredictionRange range = StepRange(finalist.cluster.machine);
-  std::string speed =
-      absl::StrCat("A step takes ", SecondsText(seconds), " (", StepRangeText(finalist.cluster.machine, seconds),
-                   ") by simulation: ", CountText(tokens / seconds), " tokens a second (",
-                   RangeText(CountText(tokens / seconds / range.high), CountText(tokens / seconds / range.low)), "), ",
-                   CountText(tokens / seconds / ranks), " on each ", device);
-  if (peak > 0) {
-    const double mfu = c.model_flops / (seconds * peak * ranks);
-    absl::StrAppend(&speed, ", ", Percent(mfu), " (", RangeText(Percent(mfu / range.high), Percent(mfu / range.low)),
-                    ") of what the hardware could compute at its peak (MFU)");
-  }
-  absl::StrAppend(&speed, ". ", WholeText(max_steps), max_steps == 1 ? " step is " : " steps are ",
-                  CountText(tokens * static_cast<double>(max_steps)), " tokens and take ",
-                  DurationText(seconds * static_cast<double>(max_steps)), ". ",
-                  WhatRangesHold(finalist.cluster.machine));
-  words.push_back(std::move(speed));
-  std::vector<std::string> axes;
-  for (size_t axis = 0; axis < plan.mesh.axes.size(); ++axis) {
-    if (plan.mesh.axes[axis].size > 1) axes.push_back(AxisInWords(finalist, static_cast<int>(axis)));
-  }
-  if (!axes.empty()) words.push_back(absl::StrJoin(axes, " "));
-
-  std::string memory = absl::StrCat("Each ", device, " needs ", BytesText(static_cast<double>(plan.total_bytes)));
-  if (finalist.cluster.machine.memory_bytes > 0)
-    absl::StrAppend(&memory, " of its ", BytesText(finalist.cluster.machine.memory_bytes));
-  std::vector<MemoryKind> kinds = MemoryKinds(c);
-  const auto small = std::stable_partition(kinds.begin(), kinds.end(), [&](const MemoryKind& kind) {
-    return static_cast<double>(kind.bytes) > kWorthAWord * static_cast<double>(plan.total_bytes);
-  });
-  std::stable_sort(kinds.begin(), small, [](const MemoryKind& a, const MemoryKind& b) { return IsLess(b, a); });
-  MemoryKind other = {"other", 0};
-  for (auto kind = small; kind != kinds.end(); ++kind) other.bytes += kind->bytes;
-  kinds.erase(small, kinds.end());
-  if (other.bytes > 0) kinds.push_back(other);
-  absl::StrAppend(&memory, ": ", KindsText(kinds, plan.total_bytes), ".");
-  if (plan.keeps_copies != 0) {
-    absl::StrAppend(&memory, " Of the weights ", BytesText(static_cast<double>(c.memory.copies_bytes)),
-                    " are copies in ", Name(plan.compute_dtype),
-                    ", written by the update: that nothing is cast where it is used saves ",
-                    SecondsText(c.copies_save_seconds), " a step.");
-  }
-  if (c.narrow_residual_saves_seconds > 0) {
-    absl::StrAppend(&memory, " For the backward the residual stream is kept in bf16 (compute.residual_dtype: auto): ",
-                    std::isinf(c.narrow_residual_saves_seconds)
-                        ? "nothing fits without that."
-                        : absl::StrCat("the best layout without that takes ",
-                                       SecondsText(c.narrow_residual_saves_seconds), " more a step."));
-  }
-  if (plan.recompute_units > 0)
-    absl::StrAppend(&memory, " To save memory, the backward computes the activations of ",
-                    Plural(plan.recompute_units, "layer"), " again (memory.gc).");
-  words.push_back(std::move(memory));
-
-  const int stage = finalist.slowest_stage();
-  const StageTimes& times = finalist.simulation.stages[stage];
-  const std::vector<double> percents =
-      RoundedPercents({times.compute_seconds / seconds, times.exposed_seconds / seconds, times.idle_seconds / seconds});
-  std::string time = absl::StrCat("Of the step a ", device, " computes for ", PercentText(percents[0]));
-  if (percents[1] > 0) {
-    absl::StrAppend(&time, ", waits for communication that nothing hides for ", PercentText(percents[1]));
-    std::vector<CommunicationRow> rows = CommunicationOf(finalist, stage);
-    const auto most =
-        std::max_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.exposed < b.exposed; });
-    if (most != rows.end()) absl::StrAppend(&time, " (most of it ", CollectiveText(*most), ")");
-  }
-  if (percents[2] > 0)
-    absl::StrAppend(&time, ", and has nothing to do for ", PercentText(percents[2]),
-                    " while the pipeline fills and drains");
-  if (const double hidden = times.communication_seconds - times.exposed_seconds; hidden > kWorthAWord * seconds)
-    absl::StrAppend(
-        &time, "; ", SecondsText(hidden), " of communication ",
-        finalist.cluster.machine.shares_cores ? "run beside computation and slow it" : "hide behind computation");
-  words.push_back(absl::StrCat(time, "."));
+  std::vector<std::string> words = {WorkInWords(finalist), SpeedInWords(finalist, max_steps)};
+  if (std::string layout = LayoutInWords(finalist); !layout.empty()) words.push_back(std::move(layout));
+  words.push_back(MemoryInWords(finalist));
+  words.push_back(TimeInWords(finalist));
   return words;
 }
 
