@@ -35,7 +35,8 @@ constexpr int kMaxRounds = 6;
 // for.
 constexpr int64_t kMaxCompiledLayers = 160, kMaxCompiledLayersIfNoneFits = 640;
 
-// Whether the best with the residual stream in bf16 is taken instead of the best without; notes in it what that saves.
+// Whether the best with the residual stream in bf16 is taken instead of the best without; notes in `narrow` what that
+// saves.
 bool TakeNarrow(const Candidate& wide, Candidate& narrow) {
   if (!narrow.fits) return false;
   narrow.narrow_residual_saves_seconds =
@@ -77,7 +78,7 @@ class Planner {
     return CheckSplitPoints();
   }
 
-  // Before any layout is tried: each would fail by them.
+  // Cuts the model at the job's split points, before any layout is tried: each would fail by them.
   absl::Status CheckSplitPoints() {
     if (request_.split_points.empty()) return absl::OkStatus();
     TACC_ASSIGN_OR_RETURN(const SearchRequest search, MakeSearch());
@@ -110,7 +111,7 @@ class Planner {
     candidate.layout = layout;
     candidate.num_parameters = one_row_.num_parameters;
     candidate.model_flops = work_.model_flops * static_cast<double>(layout.global_batch());
-    TACC_RETURN_IF_ERROR(MakePlan(layout, &candidate.plan));
+    TACC_ASSIGN_OR_RETURN(candidate.plan, MakePlan(layout));
     if (const ExpertParallelOptions experts = ExpertsOf(layout); !BuffersSuffice(one_row_.forward, experts)) {
       candidate.overflow_risk = {OverflowAtRandom(one_row_.forward, experts), experts.buffer_factor, AsksForOverflow()};
       // What is left out is not computed.
@@ -208,8 +209,7 @@ class Planner {
                          " may leave tokens without an expert at dist.ep.buffer_factor = ", experts.buffer_factor,
                          "; set the one or the other to have it"));
       }
-      Plan plan;
-      return MakePlan(layout, &plan);
+      return MakePlan(layout).status();
     };
     search.memory_factor = [this](const Layout& layout) { return lessons_.HopedMemoryFactor(layout); };
     return search;
@@ -229,7 +229,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Of a sample's products by expert.
+  // FLOPs of a sample's products by expert.
   double ExpertFlops() const {
     double flops = 0;
     for (const UnitWork& unit : work_.units) {
@@ -241,7 +241,7 @@ class Planner {
     return flops;
   }
 
-  // A layout that the job does not ask for changes no result.
+  // Whether tokens may go without an expert: a layout that the job does not ask for changes no result.
   bool AsksForOverflow() const {
     return request_.sizes[Axis::kEp].has_value() || request_.expert_buffer_factor.has_value();
   }
@@ -260,8 +260,7 @@ class Planner {
     search.can_lay_out = [this](const Layout& layout) -> absl::Status {
       if (BuffersSuffice(one_row_.forward, ExpertsOf(layout)))
         return absl::InvalidArgumentError("there is room for every token");
-      Plan plan;
-      return MakePlan(layout, &plan);
+      return MakePlan(layout).status();
     };
     std::vector<Candidate>& candidates = planned_.candidates;
     const size_t may_take = candidates.size();
@@ -283,34 +282,35 @@ class Planner {
   }
 
   // Errors: InvalidArgument when the model cannot be laid out so.
-  absl::Status MakePlan(const Layout& l, Plan* plan) const {
+  absl::StatusOr<Plan> MakePlan(const Layout& l) const {
+    Plan plan;
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.sizes[Axis::kTp]));
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> context_axes,
                           ContextAxes(one_row_.forward, l.sizes[Axis::kCp], request_.sp, tensor_axes));
-    std::vector<Mesh::Axis>& axes = plan->mesh.axes;
+    std::vector<Mesh::Axis>& axes = plan.mesh.axes;
     for (Axis axis : {Axis::kPp, Axis::kDp, Axis::kFsdp, Axis::kEp}) {
       const bool is_always_there = axis == Axis::kDp || axis == Axis::kFsdp;
       if (l.sizes[axis] > 1 || is_always_there) axes.push_back({std::string(Name(axis)), l.sizes[axis]});
     }
     axes.insert(axes.end(), context_axes.begin(), context_axes.end());
     axes.insert(axes.end(), tensor_axes.begin(), tensor_axes.end());
-    TACC_ASSIGN_OR_RETURN(plan->mesh, InTopology(std::move(plan->mesh), request_.topology));
-    PartitionOptions pinned = LayoutOf(plan->mesh, one_row_.residual_module);
+    TACC_ASSIGN_OR_RETURN(plan.mesh, InTopology(std::move(plan.mesh), request_.topology));
+    PartitionOptions pinned = LayoutOf(plan.mesh, one_row_.residual_module);
     TACC_RETURN_IF_ERROR(ApplyPins(request_.pins, one_row_.forward, pinned));
-    plan->compute_dtype = precision_;
-    plan->residual_dtype = residual_;
-    plan->seq_len = request_.seq_len;
-    plan->micro_batch = l.micro_batch;
-    plan->accumulation = l.accumulation;
-    plan->schedule = l.schedule;
-    plan->num_chunks = l.chunks;
-    plan->threads = request_.device.threads;
+    plan.compute_dtype = precision_;
+    plan.residual_dtype = residual_;
+    plan.seq_len = request_.seq_len;
+    plan.micro_batch = l.micro_batch;
+    plan.accumulation = l.accumulation;
+    plan.schedule = l.schedule;
+    plan.num_chunks = l.chunks;
+    plan.threads = request_.device.threads;
     const auto num_units = static_cast<int64_t>(one_row_.units.size());
-    if (l.recompute) plan->recompute_units = std::min(request_.recompute_units.value_or(num_units), num_units);
-    plan->zero_stage = l.zero_stage;
-    plan->reduce_each_micro_batch = l.reduce_each_micro_batch;
-    if (!l.reshard) plan->kept_units = num_units - request_.reshard_units.value_or(0);
-    if (plan->kept_units == 0 || l.sizes[Axis::kPp] == 1) return absl::OkStatus();
+    if (l.recompute) plan.recompute_units = std::min(request_.recompute_units.value_or(num_units), num_units);
+    plan.zero_stage = l.zero_stage;
+    plan.reduce_each_micro_batch = l.reduce_each_micro_batch;
+    if (!l.reshard) plan.kept_units = num_units - request_.reshard_units.value_or(0);
+    if (plan.kept_units == 0 || l.sizes[Axis::kPp] == 1) return plan;
     return absl::InvalidArgumentError(
         absl::StrCat("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = ", l.sizes[Axis::kPp],
                      ": weights would be kept for each micro-batch under way; leave it out, or use "
@@ -379,12 +379,13 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Are planned_.programs the candidate's?
+  // Whether planned_.programs are the candidate's.
   bool IsWhole(const Candidate& c) const {
     return c.layout == whole_.layout && c.plan.keeps_copies == whole_.plan.keeps_copies;
   }
 
-  // With ZeRO-1 and 2 there are copies anyway. A processor's memory is not the job's alone, as a GPU's is.
+  // Gives `best` copies of its weights, where they fit and earn it. With ZeRO-1 and 2 there are copies anyway; and a
+  // processor's memory is not the job's alone, as a GPU's is.
   absl::Status TryCopies(Candidate& best) {
     tried_copies_.push_back(best.layout);
     if (request_.cluster.machine.shares_cores) return absl::OkStatus();
@@ -397,7 +398,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // What was put together from parts may be a little less than the whole needs.
+  // Takes the copies from `c`, whose whole program does not fit with them: parts may need a little less than the whole.
   absl::Status DropCopies(Candidate& c) {
     if (c.plan.keeps_copies == 0) return absl::OkStatus();
     c.plan.keeps_copies = 0;

@@ -21,16 +21,16 @@ namespace tacc::graph {
 // A model for a given number of rows: the planner tries several.
 struct ForwardModel {
   Graph forward;
-  // Module paths of the decoder layers: units of gathering and of recomputation.
-  std::vector<std::string> units;
-  // Whose result [B,S,N] the residual stream begins with; may be empty.
-  std::string residual_module;
+  std::vector<std::string> units;  // module paths of the decoder layers: units of gathering and of recomputation
+  std::string residual_module;     // the module whose result [B,S,N] the residual stream begins with; may be empty
   int64_t num_parameters = 0;
   std::vector<std::string> notes;  // ImportedModel::notes
 };
+// Builds the model. The functions below call it several times, from the thread that calls them, and do not keep it.
+// They fail where it fails for one row.
 using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch, int64_t seq_len)>;
 
-// Of a layout whose buffers may be too small for what tokens choose: those without room go without that expert.
+// How likely a layout's buffers are too small for what tokens choose: those without room go without that expert.
 struct OverflowRisk {
   double share_at_random = 0;  // of slots, see OverflowAtRandom
   double buffer_factor = 0;
@@ -67,19 +67,22 @@ struct Planned {
   std::vector<std::string> notes;           // of the model
 };
 
-// Whatever the request leaves open is searched (search.h); the best become programs, for exact bytes and a simulated
-// step (compose.h), one after the other: first the one that may cost least by its estimate and by what the programs
-// before it teach (lessons.h), until none may cost less than the best that fits. Each kind of parallelism beside dp
-// and fsdp must earn kKindMustEarn of the step: less than that no prediction can tell apart. The best is then tried
-// with copies of its weights in the compute type, which the update writes, so that nothing is cast where it is used:
-// they are kept where they fit and earn kCopiesMustEarn. The first candidate's figures are those of its whole program.
-// Where the request leaves residual_dtype open and products are in bf16, all of this is done for both types: bf16 is
-// taken where nothing fits in f32, or where it earns kNarrowResidualMustEarn.
-// Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or the model cannot be
-// built.
+// Shares of a step that must be saved: by a further kind of parallelism, by copies of weights, by a residual stream in
+// bf16. Less than that no prediction can tell apart.
 inline constexpr double kKindMustEarn = 0.01;
 inline constexpr double kCopiesMustEarn = 0.005;
 inline constexpr double kNarrowResidualMustEarn = 0.01;
+
+// Whatever the request leaves open is searched (search.h); the best become programs, for exact bytes and a simulated
+// step (compose.h), one after the other: first the one that may cost least by its estimate and by what the programs
+// before it teach (lessons.h), until none may cost less than the best that fits. Each kind of parallelism beside dp
+// and fsdp must earn kKindMustEarn of the step. The best is then tried with copies of its weights in the compute type,
+// which the update writes, so that nothing is cast where it is used: they are kept where they fit and earn
+// kCopiesMustEarn. The first candidate's figures are those of its whole program. Where the request leaves
+// residual_dtype open and products are in bf16, all of this is done for both types: bf16 is taken where nothing fits in
+// f32, or where it earns kNarrowResidualMustEarn. There is at least one candidate; where the first does not fit, none
+// does. Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or the model cannot be
+// built.
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
 
 // The errors of PlanCandidates that the job, the model and the data (where it is known) decide, whatever the devices: a
@@ -97,14 +100,14 @@ double Worth(const Candidate& candidate);
 absl::StatusOr<std::vector<Scored>> LegalLayouts(const PlanRequest& request, const ForwardBuilder& model,
                                                  const OpTable& ops);
 
+enum class Programs { kComposed, kWhole };
 // Each layout as programs, without copies of its weights, or why it cannot be one: of the whole model (MeasurePlan), or
 // put together from parts of it (ComposePlan). Errors: the model cannot be built.
-enum class Programs { kComposed, kWhole };
 absl::StatusOr<std::vector<absl::StatusOr<Candidate>>> MeasureLayouts(const PlanRequest& request,
                                                                       const std::vector<Layout>& layouts, Programs of,
                                                                       const ForwardBuilder& model, const OpTable& ops);
 
-// Of the stage that needs most.
+// The entry of the stage that needs most. `stages` is not empty, and holds what is returned.
 const MemoryUse& Largest(const std::vector<MemoryUse>& stages);
 
 }  // namespace tacc::graph
