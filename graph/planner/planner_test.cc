@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "graph/planner/plan_json.h"
 #include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
 

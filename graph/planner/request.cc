@@ -7,9 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
-#include "graph/planner/prediction_range.h"
 #include "graph/targets/targets.h"
 
 namespace tacc::graph {
@@ -92,46 +90,8 @@ class Reader {
   absl::Status status_;
 };
 
-// Of a step of that many seconds, on the peak of the candidate's type.
-double Mfu(const CompileRequest& request, const Candidate& c, double seconds) {
-  const double peak = request.plan.cluster.machine.CountedPeak(c.plan.compute_dtype);
-  return seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0;
-}
-
-// "predicted_step_seconds_range" and what follows from it: [least, most].
-void AddRanges(const CompileRequest& request, double seconds, double tokens, double mfu, json& out) {
-  if (seconds <= 0) return;
-  const PredictionRange range = StepRange(request.plan.cluster.machine);
-  out["predicted_step_seconds_range"] = {seconds * range.low, seconds * range.high};
-  out["predicted_tokens_per_second_range"] = {tokens / (seconds * range.high), tokens / (seconds * range.low)};
-  out["predicted_mfu_range"] = {mfu / range.high, mfu / range.low};
-}
-
-json BytesRange(int64_t bytes, PredictionRange range) {
-  return {static_cast<int64_t>(static_cast<double>(bytes) * range.low),
-          static_cast<int64_t>(static_cast<double>(bytes) * range.high)};
-}
-
-json MemoryJson(const Machine& machine, const Candidate& c) {
-  json largest = json::array();
-  for (const MemoryUse::Buffer& buffer : c.memory.largest)
-    largest.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
-  return {{"arena_bytes", c.memory.arena_bytes},
-          {"workspace_bytes", c.memory.workspace_bytes},
-          {"weights_bytes", c.memory.weights_bytes + c.memory.copies_bytes},
-          {"copies_bytes", c.memory.copies_bytes},
-          {"gradients_bytes", c.memory.gradients_bytes},
-          {"optimizer_bytes", c.memory.optimizer_bytes},
-          {"stash_bytes", c.memory.stash_bytes},
-          {"temporaries_bytes", c.memory.temporaries_bytes},
-          {"buffers_bytes", BufferBytes(machine, c.plan.mesh)},
-          {"idle_bytes", IdleBytes(machine)},
-          {"checkpoint_bytes", c.memory.weights_bytes + c.memory.optimizer_bytes},
-          {"total_bytes", c.plan.total_bytes},
-          {"largest", std::move(largest)}};
-}
-
-// The machine's peak in a type of 16 bits is bf16's, and in f32 that without TF32: what the job asks for instead.
+// Gives the machine the peaks of the types that the job asks for: without it that in 16 bits is bf16's, that in f32 the
+// one without TF32. Errors: InvalidArgument when the devices have no such type.
 absl::Status TakePeaks(PlanRequest& plan) {
   const auto lacks = [&](const char* field, const char* what) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": the job's devices (",
@@ -152,12 +112,17 @@ absl::Status TakePeaks(PlanRequest& plan) {
   return absl::OkStatus();
 }
 
-// As the keys of a device's matmul_flops_per_second.
-std::string PrecisionName(const CompileRequest& request, DType compute) {
-  return request.plan.tf32 && compute == DType::kF32 ? "tf32" : std::string(Name(compute));
+// Reads what the job says of its data, and what the data is.
+void ReadData(Reader& r, CompileRequest& request) {
+  r.Get("job.data.path", &request.data_path);
+  r.Get("job.data.seq_len", &request.plan.seq_len);
+  r.Get("data.num_samples", &request.plan.num_samples);
+  r.Get("data.num_tokens", &request.num_tokens);
+  r.Get("data.vocab_size", &request.vocab_size);
+  r.Get("data.separate_documents", &request.separate_documents);
 }
 
-// What the job says of model, data and training.
+// Reads what the job says of model and training.
 void ReadTraining(Reader& r, CompileRequest& request) {
   PlanRequest& plan = request.plan;
   TrainingOptions& train = plan.training;
@@ -165,11 +130,8 @@ void ReadTraining(Reader& r, CompileRequest& request) {
   r.Get("job.model.path", &request.model_path);
   r.Get("job.model.graph", &request.graph_path);
   r.GetEnum("job.model.weights", "WEIGHTS_", &request.weights);
-  r.Get("job.data.path", &request.data_path);
-  r.Get("job.data.seq_len", &plan.seq_len);
   r.Get("job.train.max_steps", &train.max_steps);
   r.Get("job.train.num_train_epochs", &plan.num_train_epochs);
-  r.Get("data.num_samples", &plan.num_samples);
   r.Get("job.train.global_batch_size", &plan.global_batch);
   r.Get("job.train.per_device_train_batch_size", &plan.micro_batch);
   r.Get("job.train.learning_rate", &train.learning_rate);
@@ -187,7 +149,7 @@ void ReadTraining(Reader& r, CompileRequest& request) {
   request.traces = trace_step.has_value();
 }
 
-// Of types and memory.
+// Reads what the job says of types and memory.
 void ReadCompute(Reader& r, CompileRequest& request) {
   PlanRequest& plan = request.plan;
   TrainingOptions& train = plan.training;
@@ -210,12 +172,9 @@ void ReadCompute(Reader& r, CompileRequest& request) {
   if (gc.has_value()) plan.recompute_units = *gc ? PlanRequest::kAllUnits : 0;
   r.Get("job.memory.gc_cls", &request.gc_cls);
   r.Get("job.memory.gc_cnt", &plan.recompute_units);
-  r.Get("data.vocab_size", &request.vocab_size);
-  r.Get("data.num_tokens", &request.num_tokens);
-  r.Get("data.separate_documents", &request.separate_documents);
 }
 
-// Of the layout.
+// Reads what the job says of the layout. Errors: InvalidArgument for a schedule that is not known.
 absl::Status ReadLayout(Reader& r, CompileRequest& request) {
   PlanRequest& plan = request.plan;
   r.Get("job.dist.fsdp.zero_stage", &plan.zero_stage);
@@ -286,6 +245,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   PlanRequest& plan = request.plan;
   DeviceProfile& device = plan.device;
   Reader r(root);
+  ReadData(r, request);
   ReadTraining(r, request);
   ReadCompute(r, request);
   TACC_RETURN_IF_ERROR(ReadLayout(r, request));
@@ -320,172 +280,6 @@ absl::Status CheckBatchAgainstData(const CompileRequest& request, int64_t global
       absl::StrCat(request.data_path, ": too little data: ", request.num_tokens, " tokens make ", samples,
                    " samples of seq_len = ", request.plan.seq_len, ", but the planned global batch has ", global_batch,
                    "; prepare more text, lower data.seq_len, or set train.global_batch_size to at most ", samples));
-}
-
-nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
-  const Layout& l = c.layout;
-  json settings = {
-      {"resources", {{"workers", l.num_ranks()}}},
-      {"train", {{"global_batch_size", c.plan.global_batch()}, {"per_device_train_batch_size", c.plan.micro_batch}}},
-      {"memory", {{"gc", l.recompute}}}};
-  if (!request.plan.fp16 && !request.plan.tf32) settings["compute"]["bf16"] = c.plan.compute_dtype == DType::kBF16;
-  if (!request.plan.residual_dtype.has_value())
-    settings["compute"]["residual_dtype"] = c.plan.residual_dtype == DType::kBF16 ? "bfloat16" : "float32";
-  json& dist = settings["dist"];
-  dist = json::object();
-  for (Axis axis : kJobAxes) {
-    if (l.sizes[axis] > 1) dist[std::string(Name(axis))]["size"] = l.sizes[axis];
-  }
-  if (l.sizes[Axis::kEp] > 1 && request.plan.expert_buffer_factor.has_value())
-    dist["ep"]["buffer_factor"] = *request.plan.expert_buffer_factor;
-  if (l.sizes[Axis::kCp] > 1 && request.plan.sp > 1) dist["sp"]["size"] = request.plan.sp;
-  if (l.sizes[Axis::kPp] > 1) {
-    dist["pp"]["num_micro_batches"] = l.accumulation;
-    dist["pp"]["schedule"] = std::string(Name(l.schedule));
-    if (l.schedule == PipelineSchedule::kInterleaved) dist["pp"]["num_chunks"] = l.chunks;
-  }
-  if (l.shards() > 1) {
-    dist["fsdp"]["zero_stage"] = l.zero_stage;
-    // In a pipeline, and where weights are whole, there is nothing to choose.
-    if (l.zero_stage == 3 && l.sizes[Axis::kPp] == 1) dist["fsdp"]["reshard_after_forward"] = l.reshard;
-    if (l.zero_stage == 3 && l.accumulation > 1) dist["fsdp"]["reduce_each_micro_batch"] = l.reduce_each_micro_batch;
-  }
-  return settings;
-}
-
-nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) {
-  json mesh = json::object(), axes = json::array();
-  for (const Mesh::Axis& axis : c.plan.mesh.axes) {
-    mesh[axis.name] = axis.size;
-    axes.push_back(axis.name);
-  }
-  const double peak = request.plan.cluster.machine.CountedPeak(c.plan.compute_dtype);
-  const double seconds = c.plan.step_seconds;
-  const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
-  json out = {{"world", c.plan.num_ranks()},
-              {"mesh", std::move(mesh)},
-              {"axes", std::move(axes)},
-              {"precision", PrecisionName(request, c.plan.compute_dtype)},
-              {"residual_dtype", std::string(Name(c.plan.residual_dtype))},
-              {"per_device_train_batch_size", c.plan.micro_batch},
-              {"global_batch_size", c.plan.global_batch()},
-              {"max_steps", MaxSteps(request.plan, c.plan.global_batch()).value_or(0)},
-              {"accumulation", c.plan.accumulation},
-              {"seq_len", c.plan.seq_len},
-              {"zero_stage", c.plan.zero_stage},
-              {"reduce_each_micro_batch", c.plan.reduce_each_micro_batch != 0},
-              {"keeps_copies", c.plan.keeps_copies != 0},
-              {"kept_units", c.plan.kept_units},
-              {"recompute_units", c.plan.recompute_units},
-              {"gc", c.layout.recompute},
-              {"schedule", std::string(Name(c.plan.schedule))},
-              {"num_chunks", c.plan.num_chunks},
-              {"threads", c.plan.threads},
-              {"num_parameters", c.num_parameters},
-              {"flops_per_step", c.model_flops},
-              {"matmul_flops_per_rank", c.cost.matmul_flops},
-              {"memory", MemoryJson(request.plan.cluster.machine, c)},
-              {"available_bytes", request.plan.device.memory_bytes},
-              {"fits", c.fits},
-              {"settings", SettingsJson(request, c)},
-              {"predicted_step_seconds", seconds},
-              {"predicted_compute_seconds", c.times.compute_seconds},
-              {"predicted_communication_seconds", c.times.communication_seconds},
-              {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
-              {"predicted_idle_seconds", c.times.idle_seconds},
-              {"predicted_wait_seconds", c.wait_seconds},
-              {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
-              {"predicted_mfu", Mfu(request, c, seconds)},
-              {"communication_bytes_per_rank", c.cost.sent_bytes},
-              {"num_collectives", c.cost.num_collectives},
-              {"packed_bytes_per_rank", c.cost.packed_bytes},
-              {"num_packed_collectives", c.cost.num_packed},
-              {"peak_flops_per_second", peak},
-              {"peak_source", request.plan.cluster.machine.PeakSource(c.plan.compute_dtype)},
-              {"estimated", false}};
-  if (const auto& risk = c.overflow_risk; risk.has_value()) {
-    out["expert_overflow"] = {{"share_at_random", risk->share_at_random},
-                              {"buffer_factor", risk->buffer_factor},
-                              {"asked_for", risk->is_asked_for}};
-  }
-  if (c.composed) out["total_bytes_range"] = BytesRange(c.plan.total_bytes, kComposedBytesRange);
-  AddRanges(request, seconds, tokens, Mfu(request, c, seconds), out);
-  return out;
-}
-
-nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, const Candidate& best) {
-  const auto& [layout, step, memory] = loser.scored;
-  const Machine& machine = request.plan.cluster.machine;
-  json mesh = json::object(), axes = json::array();
-  for (const Mesh::Axis& axis : layout.mesh().axes) {
-    if (axis.size == 1 && axis.name != "dp" && axis.name != "fsdp") continue;
-    mesh[axis.name] = axis.size;
-    axes.push_back(axis.name);
-  }
-  const auto bytes = [](double value) { return static_cast<int64_t>(value); };
-  const double tokens = static_cast<double>(layout.global_batch() * request.plan.seq_len);
-  const int64_t fixed_bytes = IdleBytes(machine) + BufferBytes(machine, layout.mesh());
-  json bytes_range = BytesRange(bytes(memory.total()), kEstimatedBytesRange);
-  for (json& end : bytes_range) end = end.get<int64_t>() + fixed_bytes;
-  json out = {{"estimated", true},
-              {"world", layout.num_ranks()},
-              {"mesh", std::move(mesh)},
-              {"axes", std::move(axes)},
-              {"precision", PrecisionName(request, best.plan.compute_dtype)},
-              {"per_device_train_batch_size", layout.micro_batch},
-              {"global_batch_size", layout.global_batch()},
-              {"accumulation", layout.accumulation},
-              {"schedule", std::string(Name(layout.schedule))},
-              {"num_chunks", layout.chunks},
-              {"gc", layout.recompute},
-              {"zero_stage", layout.zero_stage},
-              {"reduce_each_micro_batch", layout.reduce_each_micro_batch},
-              {"memory",
-               {{"weights_bytes", bytes(memory.weights + memory.copies)},
-                {"gradients_bytes", bytes(memory.gradients)},
-                {"optimizer_bytes", bytes(memory.optimizer)},
-                {"temporaries_bytes", bytes(memory.activations + memory.temporaries)},
-                {"total_bytes", bytes(memory.total()) + fixed_bytes}}},
-              {"total_bytes_range", std::move(bytes_range)},
-              {"available_bytes", request.plan.device.memory_bytes},
-              {"fits", loser.fits},
-              {"predicted_step_seconds", step.seconds},
-              {"predicted_exposed_communication_seconds", step.communication()},
-              {"predicted_tokens_per_second", step.seconds > 0 ? tokens / step.seconds : 0.0},
-              {"predicted_mfu", Mfu(request, best, step.seconds)},
-              {"why_not", loser.why}};
-  AddRanges(request, step.seconds, tokens, Mfu(request, best, step.seconds), out);
-  return out;
-}
-
-nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages) {
-  const TargetKind* kind = FindTargetKind(request.plan.device.kind);
-  if (kind == nullptr || !kind->has_graphs) return nullptr;
-  json list = json::array();
-  for (const Program& program : stages) {
-    for (const CapturePart& part : CapturePlan(program, TalkPlace::kDevice)) {
-      list.push_back({{"stage", program.stage},
-                      {"graph", part.graph},
-                      {"nodes", part.num_nodes},
-                      {"first_node", part.first_node}});
-      if (!part.not_captured.empty()) list.back()["not_captured"] = part.not_captured;
-    }
-  }
-  return list;
-}
-
-std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
-                        const std::vector<std::string>& notes, absl::string_view fingerprint,
-                        const std::string& architecture, const std::map<std::string, std::string>& facts,
-                        const std::map<std::string, std::string>& fact_keys) {
-  json summary = CandidateJson(request, candidate);
-  summary["notes"] = notes;
-  summary["fingerprint"] = std::string(fingerprint);
-  if (!architecture.empty()) summary["architecture"] = architecture;
-  summary["config"] = facts;
-  if (!fact_keys.empty()) summary["config_keys"] = fact_keys;
-  if (json capture = CaptureJson(request, stages); !capture.is_null()) summary["capture"] = std::move(capture);
-  return summary.dump(1);
 }
 
 }  // namespace tacc::graph

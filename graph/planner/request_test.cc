@@ -1,10 +1,17 @@
 #include "graph/planner/request.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
+#include "graph/planner/plan_json.h"
+#include "graph/planner/planner.h"
 #include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
 
@@ -22,8 +29,8 @@ TEST(CompileRequest, ReadsTheJob) {
   EXPECT_FALSE(request.plan.sizes[Axis::kDp].has_value());
 }
 
-// Of which sums cost what the ranks' own do.
-TEST(CompileRequest, SumsInOrderAreThoseOfGpus) {
+// CPUs sum in order anyway: only of GPUs does train.deterministic change what sums cost.
+TEST(CompileRequest, DeterminismSumsInOrderOnGpusAlone) {
   const std::string in_order = Replaced(kRequest, "\"train\": {", R"("train": {"deterministic": true, )");
   EXPECT_FALSE(Parse(in_order).plan.cluster.machine.sums_in_order);
   const std::string gpu = R"("device": {"kind": "cuda", "devices_per_machine": 1, )";
@@ -100,9 +107,12 @@ TEST(CompileRequest, SaysWhatGpusCapture) {
     request.plan.sizes[Axis::kFsdp] = 2;  // no stages, so no messages
     const auto planned = PlanCandidates(request.plan, TestModel(), ops);
     EXPECT_TRUE(planned.ok()) << planned.status();
-    const nlohmann::json summary =
-        nlohmann::json::parse(SummaryJson(request, planned->candidates[0], planned->programs, {"read so"}, "1a",
-                                          "LlamaForCausalLM", {{"norm_eps", "1e-05"}}, {{"norm_eps", "rms_norm_eps"}}));
+    const nlohmann::json summary = nlohmann::json::parse(SummaryJson(request, planned->candidates[0], planned->programs,
+                                                                     {.notes = {"read so"},
+                                                                      .fingerprint = "1a",
+                                                                      .architecture = "LlamaForCausalLM",
+                                                                      .facts = {{"norm_eps", "1e-05"}},
+                                                                      .fact_keys = {{"norm_eps", "rms_norm_eps"}}}));
     EXPECT_EQ(summary["fingerprint"], "1a");
     EXPECT_EQ(summary["notes"], nlohmann::json({"read so"}));
     EXPECT_EQ(summary["config"], nlohmann::json({{"norm_eps", "1e-05"}}));
@@ -125,7 +135,7 @@ TEST(CompileRequest, EpochsBecomeSteps) {
     const auto result = PlanCandidates(request.plan, TestModel(), ops);
     if (!result.ok()) return std::string(result.status().message());
     const nlohmann::json summary =
-        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a", "", {}, {}));
+        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}));
     EXPECT_FALSE(summary.contains("config_keys"));
     // The learning rate goes by the same number.
     const std::string attribute = absl::StrCat("max_steps=", summary["max_steps"].dump(), " ");
@@ -256,13 +266,16 @@ TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {
             "micro-batch under way; leave it out, or use dist.fsdp.zero_stage: 2, which gathers no weights");
 }
 
+constexpr char kFp16[] = R"("fp16": true, "grad_scaler": {"init_scale": 1024.0, "growth_interval": 7})";
+
+// kRequest with these fields of `compute`, and these peaks behind that of bf16.
+std::string WithCompute(const std::string& compute, const std::string& more_peaks) {
+  return Replaced(Replaced(kRequest, "\"dist\"", absl::StrCat("\"compute\": {", compute, "}, \"dist\"")),
+                  "\"bf16\": 2e11", absl::StrCat("\"bf16\": 2e11", more_peaks));
+}
+
 TEST(CompileRequest, ComputesInTheTypeThatTheJobAsksFor) {
   const OpTable ops;
-  const auto with = [](const std::string& compute, const std::string& more_peaks) {
-    return Replaced(Replaced(kRequest, "\"dist\"", absl::StrCat("\"compute\": {", compute, "}, \"dist\"")),
-                    "\"bf16\": 2e11", absl::StrCat("\"bf16\": 2e11", more_peaks));
-  };
-  const std::string half = R"("fp16": true, "grad_scaler": {"init_scale": 1024.0, "growth_interval": 7})";
   const auto summary = [&](const std::string& text) {
     const CompileRequest request = Parse(text);
     const auto planned = PlanCandidates(request.plan, TestModel(), ops);
@@ -274,26 +287,29 @@ TEST(CompileRequest, ComputesInTheTypeThatTheJobAsksFor) {
     }
     return CandidateJson(request, planned->candidates[0]);
   };
-  const auto f16 = summary(with(half, R"(, "f16": 3e11)"));
+  const auto f16 = summary(WithCompute(kFp16, R"(, "f16": 3e11)"));
   EXPECT_EQ(f16["precision"], "f16");
   EXPECT_EQ(f16["peak_flops_per_second"], 3e11);
-  const auto tf32 = summary(with(R"("tf32": true)", R"(, "tf32": 1.5e11)"));  // although bf16 is twice as fast as f32
+  const auto tf32 =
+      summary(WithCompute(R"("tf32": true)", R"(, "tf32": 1.5e11)"));  // although bf16 is twice as fast as f32
   EXPECT_EQ(tf32["precision"], "tf32");
   EXPECT_EQ(tf32["peak_flops_per_second"], 1.5e11);
-  EXPECT_EQ(summary(with(R"("bf16": false, "tf32": false)", R"(, "tf32": 1.5e11)"))["precision"], "f32");
+  EXPECT_EQ(summary(WithCompute(R"("bf16": false, "tf32": false)", R"(, "tf32": 1.5e11)"))["precision"], "f32");
+}
 
+TEST(CompileRequest, RefusesTypesThatTheDevicesLack) {
   const std::string cpu = R"("device": {"kind": "cpu", "model": "EPYC", )";
-  EXPECT_EQ(ParseCompileRequest(Replaced(with(R"("tf32": true)", ""), "\"device\": {", cpu)).status().message(),
+  EXPECT_EQ(ParseCompileRequest(Replaced(WithCompute(R"("tf32": true)", ""), "\"device\": {", cpu)).status().message(),
             "compute.tf32: the job's devices (EPYC) have no TF32; leave it out");
-  EXPECT_EQ(ParseCompileRequest(Replaced(with(half, ""), "\"device\": {", cpu)).status().message(),
+  EXPECT_EQ(ParseCompileRequest(Replaced(WithCompute(kFp16, ""), "\"device\": {", cpu)).status().message(),
             "compute.fp16: the job's devices (EPYC) have no products in float16; leave it out");
 
   const auto on = [&](const std::string& machine, const std::string& compute) {
-    const std::string text = with(compute, "");
+    const std::string text = WithCompute(compute, "");
     return ParseCompileRequest(absl::StrCat(text.substr(0, text.find("\"world\"")), "\"cluster\": {\"machine\": \"",
                                             machine, "\", \"gpus\": 8}}"));
   };
-  const auto v100 = on("v100", half), a100 = on("a100", R"("tf32": true)");
+  const auto v100 = on("v100", kFp16), a100 = on("a100", R"("tf32": true)");
   ASSERT_TRUE(v100.ok() && a100.ok()) << v100.status() << a100.status();
   EXPECT_EQ(v100->plan.cluster.machine.PeakFlops(DType::kF16), 125e12);
   EXPECT_EQ(a100->plan.cluster.machine.PeakFlops(DType::kF32), 156e12);
@@ -352,55 +368,59 @@ TEST(CompileRequest, TheResidualMayBeKeptNarrower) {
   EXPECT_LT(narrow->candidates[0].memory.temporaries_bytes, wide->candidates[0].memory.temporaries_bytes);
 }
 
-// With `auto`, bf16 only where it earns something: where memory is short.
-TEST(CompileRequest, ThePlannerMayKeepTheResidualNarrower) {
-  const OpTable ops;
-  const CompileRequest request = Parse(Replaced(kRequest, "\"dist\"",
-                                                "\"compute\": {\"residual_dtype\": \"RESIDUAL_DTYPE_AUTO\", "
-                                                "\"bf16\": true}, \"dist\""));
-  EXPECT_EQ(request.plan.residual_dtype, std::nullopt);
-  PlanRequest plan = request.plan;
-  plan.sizes[Axis::kFsdp] = 2;
-  plan.recompute_units = 0;
-  plan.device.memory_bytes = 0;
-  const auto roomy = PlanCandidates(plan, TestModel(8), ops);
-  ASSERT_TRUE(roomy.ok()) << roomy.status();
-  const Candidate& wide = roomy->candidates[0];
-  EXPECT_EQ(wide.plan.residual_dtype, DType::kF32);
-  EXPECT_EQ(CandidateJson(request, wide)["settings"]["compute"]["residual_dtype"], "float32");
+// With `auto`: bf16 only where it earns something, for which memory must be short.
+class AutoResidualTest : public ::testing::Test {
+ protected:
+  AutoResidualTest()
+      : request_(Parse(Replaced(kRequest, "\"dist\"",
+                                "\"compute\": {\"residual_dtype\": \"RESIDUAL_DTYPE_AUTO\", "
+                                "\"bf16\": true}, \"dist\""))) {
+    plan_ = request_.plan;
+    plan_.sizes[Axis::kFsdp] = 2;
+    plan_.recompute_units = 0;
+    plan_.device.memory_bytes = 0;
+  }
+  // The best with this type, which is left to the planner where it is absent.
+  Candidate Best(std::optional<DType> residual_dtype) {
+    plan_.residual_dtype = residual_dtype;
+    const auto planned = PlanCandidates(plan_, TestModel(8), ops_);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned.ok() ? planned->candidates[0] : Candidate();
+  }
 
-  // Memory for just that layout with the narrow one: the wide one must do with a slower layout,
-  plan.residual_dtype = DType::kBF16;
-  plan.micro_batch = wide.plan.micro_batch;
-  const auto narrow = PlanCandidates(plan, TestModel(8), ops);
-  ASSERT_TRUE(narrow.ok()) << narrow.status();
-  plan.device.memory_bytes = narrow->candidates[0].plan.total_bytes;
-  ASSERT_LT(plan.device.memory_bytes, wide.plan.total_bytes);
-  plan.residual_dtype.reset();
-  const auto tight = PlanCandidates(plan, TestModel(8), ops);
-  ASSERT_TRUE(tight.ok()) << tight.status();
-  const Candidate& taken = tight->candidates[0];
+  const OpTable ops_;
+  const CompileRequest request_;
+  PlanRequest plan_;
+};
+
+TEST_F(AutoResidualTest, IsWideWhereThereIsRoom) {
+  EXPECT_EQ(request_.plan.residual_dtype, std::nullopt);
+  const Candidate taken = Best(std::nullopt);
+  EXPECT_EQ(taken.plan.residual_dtype, DType::kF32);
+  EXPECT_EQ(CandidateJson(request_, taken)["settings"]["compute"]["residual_dtype"], "float32");
+}
+
+// Memory for just the best layout with the narrow one: the wide one must do with a slower layout.
+TEST_F(AutoResidualTest, IsNarrowWhereThatIsFaster) {
+  const Candidate wide = Best(std::nullopt);
+  plan_.micro_batch = wide.plan.micro_batch;
+  plan_.device.memory_bytes = Best(DType::kBF16).plan.total_bytes;
+  ASSERT_LT(plan_.device.memory_bytes, wide.plan.total_bytes);
+  const Candidate taken = Best(std::nullopt), slower = Best(DType::kF32);
   EXPECT_TRUE(taken.fits);
   EXPECT_EQ(taken.plan.residual_dtype, DType::kBF16);
-  EXPECT_EQ(CandidateJson(request, taken)["settings"]["compute"]["residual_dtype"], "bfloat16");
-  EXPECT_EQ(CandidateJson(request, taken)["residual_dtype"], "bf16");
-  plan.residual_dtype = DType::kF32;
-  const auto slower = PlanCandidates(plan, TestModel(8), ops);
-  ASSERT_TRUE(slower.ok()) << slower.status();
-  EXPECT_DOUBLE_EQ(taken.narrow_residual_saves_seconds,
-                   slower->candidates[0].plan.step_seconds - taken.plan.step_seconds);
+  EXPECT_EQ(CandidateJson(request_, taken)["settings"]["compute"]["residual_dtype"], "bfloat16");
+  EXPECT_EQ(CandidateJson(request_, taken)["residual_dtype"], "bf16");
+  EXPECT_DOUBLE_EQ(taken.narrow_residual_saves_seconds, slower.plan.step_seconds - taken.plan.step_seconds);
+}
 
-  // or there is none.
-  plan.reshard_units = PlanRequest::kAllUnits;
-  plan.residual_dtype = DType::kBF16;
-  const auto least = PlanCandidates(plan, TestModel(8), ops);
-  ASSERT_TRUE(least.ok()) << least.status();
-  plan.device.memory_bytes = least->candidates[0].plan.total_bytes;
-  plan.residual_dtype.reset();
-  const auto only = PlanCandidates(plan, TestModel(8), ops);
-  ASSERT_TRUE(only.ok()) << only.status();
-  EXPECT_TRUE(only->candidates[0].fits);
-  EXPECT_EQ(only->candidates[0].narrow_residual_saves_seconds, std::numeric_limits<double>::infinity());
+TEST_F(AutoResidualTest, IsNarrowWhereNothingElseFits) {
+  plan_.micro_batch = Best(std::nullopt).plan.micro_batch;
+  plan_.reshard_units = PlanRequest::kAllUnits;
+  plan_.device.memory_bytes = Best(DType::kBF16).plan.total_bytes;
+  const Candidate only = Best(std::nullopt);
+  EXPECT_TRUE(only.fits);
+  EXPECT_EQ(only.narrow_residual_saves_seconds, std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "graph/tools/plan_commands.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,6 +18,7 @@
 #include "graph/passes/partition/separate_documents.h"
 #include "graph/planner/calibrate.h"
 #include "graph/planner/compile_plan.h"
+#include "graph/planner/plan_json.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
@@ -49,11 +51,49 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// Where it cannot be made, its first file cannot be written, which says so.
+void MakeDirectory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+}
+
 std::string PrintAll(const std::vector<Program>& stages) {
   std::string text;
   for (const Program& program : stages) absl::StrAppend(&text, Print(program));
   return text;
 }
+
+// Writes to a directory what each pass makes of the program, as NN.name.txt, and their seconds. Without one it writes
+// nothing. The observer is valid while it lives.
+class PassDump {
+ public:
+  explicit PassDump(std::string directory) : directory_(std::move(directory)) {
+    if (!directory_.empty()) MakeDirectory(directory_);
+  }
+
+  PipelineObserver observer() {
+    PipelineObserver observer;
+    if (directory_.empty()) return observer;
+    observer.after_pass = [this](const PassRun& run, const std::vector<Program>& stages) {
+      absl::StrAppend(&seconds_, absl::StrFormat("%02d %-20s %.4f s\n", run.index, run.pass.name, run.seconds));
+      if (!run.changed) return;
+      written_.Update(
+          WriteFile(absl::StrFormat("%s/%02d.%s.txt", directory_, run.index, run.pass.name), PrintAll(stages)));
+    };
+    return observer;
+  }
+
+  // The first error of all that was to be written.
+  absl::Status Finish() {
+    if (!directory_.empty()) written_.Update(WriteFile(directory_ + "/passes.txt", seconds_));
+    return written_;
+  }
+
+ private:
+  const std::string directory_;
+  std::string seconds_;
+  absl::Status written_;
+};
 
 absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) {
   if (request.vocab_size <= vocab_size || vocab_size == 0) return absl::OkStatus();
@@ -62,7 +102,8 @@ absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) 
                                                  "; prepare it with the model's tokenizer"));
 }
 
-// `described`, if given: what the model that was built last is, without its graph. `own_head`: see ImportOptions.
+// Builds the request's model. Borrows the request, the ops and, if given, `described`, to which each call writes the
+// model that it builds, without its graph. `own_head`: see ImportOptions.
 ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops, ImportedModel* described = nullptr,
                                   std::optional<bool> own_head = std::nullopt) {
   return [&request, &ops, described, own_head](int64_t batch, int64_t seq_len) mutable -> absl::StatusOr<ForwardModel> {
@@ -139,7 +180,7 @@ absl::StatusOr<std::string> ExplainAgainst(const Finalist& taken, const std::str
   return ExplainLayout(taken, best, &finalist, ops, text);
 }
 
-// Words for the best candidate, and what else is asked of it. Takes its programs.
+// Adds words for the best candidate to `out`, and what else is asked of it. Takes its programs.
 absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const PlanOutputs& outputs,
                         const ForwardBuilder& model, const OpTable& ops, json& out) {
   TACC_ASSIGN_OR_RETURN(const Finalist best,
@@ -164,7 +205,8 @@ struct MeasuredRun {
   Cluster cluster;
   std::vector<Program> stages;
 
-  // Of its programs, simulated with these constants; they have been simulated once, so nothing can fail.
+  // Seconds of a step by simulation of its programs with these constants. They have been simulated once, so nothing can
+  // fail.
   double Predict(const Setting& setting, const OpTable& ops) const {
     Setting mine{cluster.machine, {}}, fit = setting;
     for (const FreeConstant& constant : CalibratedConstants()) constant.of(mine) = constant.of(fit);
@@ -176,7 +218,7 @@ struct MeasuredRun {
   }
 };
 
-// Of a step of `tacc-plan calibrate`'s request.
+// Plans a step of `tacc-plan calibrate`'s request. Errors: InvalidArgument when it is none, or does not fit its device.
 absl::StatusOr<MeasuredRun> ReadMeasuredRun(const json& step, const OpTable& ops) {
   if (!step.is_object() || !step.contains("request") || !step.contains("step_seconds") ||
       !step["step_seconds"].is_number() || step["step_seconds"].get<double>() <= 0) {
@@ -318,24 +360,12 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   if (!best.fits) return DoesNotFit(request.plan, best, builder, ops);
   TACC_RETURN_IF_ERROR(CheckBatchAgainstData(request, best.plan.global_batch()));
 
-  std::error_code error;
-  std::filesystem::create_directories(out_dir, error);
-  if (!dump_dir.empty()) std::filesystem::create_directories(dump_dir, error);
-  PipelineObserver observer;
-  std::string times;
-  absl::Status dumped;
-  if (!dump_dir.empty()) {
-    observer.after_pass = [&](const PassRun& run, const std::vector<Program>& stages) {
-      absl::StrAppend(&times, absl::StrFormat("%02d %-20s %.4f s\n", run.index, run.pass.name, run.seconds));
-      if (!run.changed) return;
-      dumped.Update(WriteFile(absl::StrFormat("%s/%02d.%s.txt", dump_dir, run.index, run.pass.name), PrintAll(stages)));
-    };
-  }
+  MakeDirectory(out_dir);
+  PassDump dump(dump_dir);
   TACC_ASSIGN_OR_RETURN(const ForwardModel model,
                         builder(best.plan.micro_batch * best.plan.num_data_ranks(), request.plan.seq_len));
-  TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, observer));
-  TACC_RETURN_IF_ERROR(dumped);
-  if (!dump_dir.empty()) TACC_RETURN_IF_ERROR(WriteFile(dump_dir + "/passes.txt", times));
+  TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, dump.observer()));
+  TACC_RETURN_IF_ERROR(dump.Finish());
   TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/plan.txt", PrintPlan(best.plan)));
   for (const Program& program : compiled.stages) {
     TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
@@ -346,8 +376,9 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   }
   if (!described.config_json.empty()) TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/config.json", described.config_json));
   return WriteFile(out_dir + "/summary.json",
-                   SummaryJson(request, best, compiled.stages, planned.notes, Fingerprint(PrintAll(compiled.stages)),
-                               described.architecture, described.facts, described.fact_keys));
+                   SummaryJson(request, best, compiled.stages,
+                               {planned.notes, Fingerprint(PrintAll(compiled.stages)), described.architecture,
+                                described.facts, described.fact_keys}));
 }
 
 }  // namespace tacc::graph

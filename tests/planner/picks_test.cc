@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "graph/planner/plan_json.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/request.h"
 #include "gtest/gtest.h"

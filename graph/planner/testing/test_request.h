@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
 #include "graph/passes/testing/test_model.h"
+#include "graph/planner/planner.h"
 #include "graph/planner/request.h"
 #include "gtest/gtest.h"
 
