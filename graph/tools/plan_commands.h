@@ -17,6 +17,8 @@ struct PlanOutputs {
   std::string html_file;   // the report
 };
 
+// All commands that read a file: NotFound when it cannot be opened.
+
 // `tacc-plan plan`: the candidates as JSON (docs/contracts.md), the best first. The best may not fit: its "fits" says
 // so.
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
@@ -43,10 +45,11 @@ absl::StatusOr<std::string> CalibrateCommand(const std::string& request_file, co
 // `compile` gives for them.
 absl::Status CheckCommand(const std::string& request_file, const OpTable& ops);
 
-// `tacc-plan compile`: writes plan.txt, stage0.program, summary.json and, of a Hugging Face folder, its config.json as
-// it was read into `out_dir` (made if it is not there);
+// `tacc-plan compile`: writes to `out_dir`, which is made if it is not there, plan.txt, stageN.program for each stage,
+// summary.json, kCompiledTrace where the job asks for it and, of a Hugging Face folder, its config.json as it was read.
 // `dump_dir`, when not empty, receives the program after each pass as NN.name.txt and the passes' seconds as
-// passes.txt. Errors: InvalidArgument when the model does not fit, or the request contradicts the model or the data.
+// passes.txt. Errors: InvalidArgument when the model does not fit, or the request contradicts the model or the data;
+// Unavailable when a file cannot be written.
 absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,
                             const OpTable& ops);
 
