@@ -53,7 +53,8 @@ struct StepCost {
   // Compute and communication share a CPU's cores, so they add up.
   double seconds() const { return compute_seconds + communication_seconds; }
 };
-// A partitioned (or later) program's step on this device; what is packed is that of `rank`.
+// A partitioned (or later) program's step on this device; what is packed is that of `rank`. Each state that it sends is
+// one of the program's.
 StepCost StepCostOf(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank = 0);
 
 // Nodes that take no time: names of states and inputs, waits, and values that share their operand's place.
@@ -62,12 +63,12 @@ bool IsFree(const OpDef& def, const OpCall& call, const Node& node);
 // The type of a product's factors (is_matmul): its speed. The first operand may be a wider sum or gradient.
 DType ProductType(const OpCall& call);
 
-// What an attention's queries may see.
+// The keys that an attention's queries may see.
 enum class AttentionMask {
   kPlain,  // all keys, or those before them, of a whole sequence in natural order
   kAny,    // else: documents, alibi, a ring's steps
 };
-// None for other ops than attention and its gradient.
+// Absent for other ops than attention and its gradient.
 std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call);
 
 // What an attention's kernel does beside the `flops` that are counted of it: an exponential for each score that its
