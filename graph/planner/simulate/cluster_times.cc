@@ -36,7 +36,7 @@ std::optional<Traffic> TrafficOf(const CollectiveRanks& ranks, const Graph& grap
   return std::nullopt;
 }
 
-// The extents of an einsum, and of products by expert, of which each has its part of the slots; else large.
+// The extents of an einsum, or of products by expert, of which each has its part of the slots; else large.
 ProductShape ShapeOfProduct(const Node& node, const OpCall& call, double flops) {
   if (node.op == "expert_matmul" || node.op == "expert_matmul_grad") {
     const bool is_gradient = node.op == "expert_matmul_grad", is_transposed = call.attr<bool>("transposed");
@@ -61,6 +61,94 @@ ProductShape ShapeOfProduct(const Node& node, const OpCall& call, double flops) 
   return shape;
 }
 
+// The times of a cluster's nodes: what TimesOn returns calls it.
+class ClusterTimes {
+ public:
+  ClusterTimes(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops)
+      : machine_(cluster.machine),
+        own_sums_(cluster.machine),
+        ranks_{machine_.shares_cores, machine_.sums_in_order, machine_.devices_per_node},
+        host_(machine_.cpus > 0 ? 1 / machine_.cpus / static_cast<double>(stages.size()) : 0),
+        mesh_(stages[0]->mesh),
+        ops_(ops) {
+    own_sums_.sums_in_order = !machine_.shares_cores;
+    for (const Program* program : stages) {
+      for (const State& state : program->states) state_bytes_[state.name] = state.type.bytes();
+    }
+  }
+
+  NodeTime operator()(int stage, const Graph& graph, const Node& node) const {
+    if (node.op == Op::kSend || node.op == Op::kRecv) return Message(stage, node);
+    const OpDef* def = ops_.Find(node.op);
+    if (def == nullptr) return {};
+    if (def->is_collective) return Collective(graph, node);
+    NodeTime time;
+    time.device = 1;
+    time.host = machine_.threads * host_;
+    time.seconds = LocalSeconds(machine_, *def, node, CallOf(graph, node));
+    return time;
+  }
+
+ private:
+  NodeTime Message(int stage, const Node& node) const {
+    const bool is_send = node.op == Op::kSend;
+    const int64_t other = GetAttr<int64_t>(node.attrs, is_send ? "to" : "from");
+    const auto bytes = state_bytes_.find(node.symbol);
+    const Traffic traffic{CollectiveKind::kSend, bytes == state_bytes_.end() ? 0 : static_cast<double>(bytes->second)};
+    // The first rank of each stage stands for all of it.
+    const int64_t stride = mesh_.Stride(mesh_.Find(kStageAxis)), per_node = machine_.devices_per_node;
+    const bool in_node = per_node == 0 || stage * stride / per_node == other * stride / per_node;
+    NodeTime time;
+    time.communicator = CommunicatorOf(node);
+    AddTransfer(machine_, node, traffic, {2, in_node ? 2 : 1}, /*packed_bytes=*/0, time);
+    time.meeting = time.communicator;
+    time.parties = 2;
+    if (is_send) time.sent_bytes = static_cast<int64_t>(traffic.bytes);
+    return time;
+  }
+
+  NodeTime Collective(const Graph& graph, const Node& node) const {
+    NodeTime time;
+    const GroupShape group = GroupOf(node, mesh_, machine_.devices_per_node);
+    if (const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages"); !among.empty()) {
+      time.meeting = absl::StrCat(node.op.name(), " of stages ", absl::StrJoin(among, " "));
+      time.parties = static_cast<int>(among.size());
+    }
+    const std::optional<Traffic> traffic = TrafficOf(ranks_, graph, node, group);
+    if (!traffic.has_value()) return time;
+    const bool widens = !node.operands.empty() && !node.results.empty() &&
+                        graph.type(node.operands[0]).dtype != graph.type(node.results[0]).dtype;
+    // On a CPU one thread runs all collectives.
+    time.communicator = machine_.shares_cores ? kHostCommunicator : CommunicatorOf(node);
+    AddTransfer(widens ? own_sums_ : machine_, node, *traffic, group, PackedBytes(graph, node, mesh_, ranks_), time);
+    time.sent_bytes = SentBytes(graph, node, mesh_, ranks_);
+    return time;
+  }
+
+  // Adds to `time` what the traffic takes. `packed_bytes` are copied before and after it, where it runs.
+  void AddTransfer(const Machine& machine, const Node& node, const Traffic& traffic, const GroupShape& group,
+                   int64_t packed_bytes, NodeTime& time) const {
+    time.seconds = CollectiveSeconds(machine, traffic.kind, traffic.bytes, group) +
+                   CopySeconds(machine, static_cast<double>(packed_bytes));
+    if (time.seconds <= 0) return;
+    const LinkBytes moved = BytesOverLinks(machine, traffic.kind, traffic.bytes, group);
+    time.link = moved.intra / (machine.intra_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
+    time.network = moved.inter / (machine.inter_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
+    if (node.op != Op::kRecv) time.sent = moved;
+    time.device = machine.shares_cores ? 1 : 0;
+    // Loopback is as fast as a processor that sends beside one that receives; in an exchange each rank does both.
+    time.host = node.op == Op::kSend || node.op == Op::kRecv ? host_ : 2 * host_;
+  }
+
+  Machine machine_;
+  Machine own_sums_;  // the same, for sums of two types: no library has them, so that GPUs' ranks take them themselves
+  CollectiveRanks ranks_;
+  double host_;  // of NodeTime::host: a thread of each of a stage's ranks
+  Mesh mesh_;
+  std::map<std::string, int64_t> state_bytes_;  // what messages carry; a stash is alike on both of its stages
+  const OpTable& ops_;
+};
+
 }  // namespace
 
 double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, const OpCall& call) {
@@ -82,73 +170,7 @@ double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, 
 }
 
 NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops) {
-  std::map<std::string, int64_t> state_bytes;  // what messages carry; a stash is alike on both of its stages
-  for (const Program* program : stages) {
-    for (const State& state : program->states) state_bytes[state.name] = state.type.bytes();
-  }
-  const Machine& machine = cluster.machine;
-  const CollectiveRanks ranks{machine.shares_cores, machine.sums_in_order, machine.devices_per_node};
-  // Of a thread of each of a stage's ranks.
-  const double host = machine.cpus > 0 ? 1 / machine.cpus / static_cast<double>(stages.size()) : 0;
-  // Sums of two types are no library's.
-  Machine own_sums = machine;
-  own_sums.sums_in_order = !machine.shares_cores;
-  return [cluster_machine = machine, own_sums, ranks, host, mesh = stages[0]->mesh,
-          state_bytes = std::move(state_bytes), &ops](int stage, const Graph& graph, const Node& node) {
-    NodeTime time;
-    const bool widens = !node.operands.empty() && !node.results.empty() &&
-                        graph.type(node.operands[0]).dtype != graph.type(node.results[0]).dtype;
-    const Machine& machine = widens ? own_sums : cluster_machine;
-    // `packed`: bytes that are copied before and after it, where it runs.
-    const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator,
-                              int64_t packed) {
-      time.communicator = communicator;
-      time.seconds = CollectiveSeconds(machine, traffic.kind, traffic.bytes, group) + CopySeconds(machine, packed);
-      if (time.seconds <= 0) return;
-      const LinkBytes moved = BytesOverLinks(machine, traffic.kind, traffic.bytes, group);
-      time.link = moved.intra / (machine.intra_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
-      time.network = moved.inter / (machine.inter_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
-      if (node.op != Op::kRecv) time.sent = moved;
-      time.device = machine.shares_cores ? 1 : 0;
-      // Loopback is as fast as a processor that sends beside one that receives; in an exchange each rank does both.
-      time.host = node.op == Op::kSend || node.op == Op::kRecv ? host : 2 * host;
-    };
-    if (node.op == Op::kSend || node.op == Op::kRecv) {
-      const bool is_send = node.op == Op::kSend;
-      const int64_t other = GetAttr<int64_t>(node.attrs, is_send ? "to" : "from");
-      const auto bytes = state_bytes.find(node.symbol);
-      const Traffic traffic{CollectiveKind::kSend, bytes == state_bytes.end() ? 0 : static_cast<double>(bytes->second)};
-      // Of the first rank of each stage.
-      const int64_t stride = mesh.Stride(mesh.Find(kStageAxis)), per_node = machine.devices_per_node;
-      const bool in_node = per_node == 0 || stage * stride / per_node == other * stride / per_node;
-      const std::string channel = CommunicatorOf(node);
-      transfer(traffic, {2, in_node ? 2 : 1}, channel, 0);
-      time.meeting = channel;
-      time.parties = 2;
-      if (is_send) time.sent_bytes = static_cast<int64_t>(traffic.bytes);
-      return time;
-    }
-    const OpDef* def = ops.Find(node.op);
-    if (def == nullptr) return time;
-    if (def->is_collective) {
-      const GroupShape group = GroupOf(node, mesh, machine.devices_per_node);
-      if (const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages"); !among.empty()) {
-        time.meeting = absl::StrCat(node.op.name(), " of stages ", absl::StrJoin(among, " "));
-        time.parties = static_cast<int>(among.size());
-      }
-      const std::optional<Traffic> traffic = TrafficOf(ranks, graph, node, group);
-      if (!traffic.has_value()) return time;
-      // On a CPU one thread runs all collectives.
-      transfer(*traffic, group, machine.shares_cores ? kHostCommunicator : CommunicatorOf(node),
-               PackedBytes(graph, node, mesh, ranks));
-      time.sent_bytes = SentBytes(graph, node, mesh, ranks);
-      return time;
-    }
-    time.device = 1;
-    time.host = machine.threads * host;
-    time.seconds = LocalSeconds(machine, *def, node, CallOf(graph, node));
-    return time;
-  };
+  return ClusterTimes(cluster, stages, ops);
 }
 
 }  // namespace tacc::graph

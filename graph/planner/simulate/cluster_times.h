@@ -1,3 +1,4 @@
+// Seconds of a program's nodes on a cluster, and what of its devices and links they take meanwhile.
 #ifndef TACC_GRAPH_PLANNER_SIMULATE_CLUSTER_TIMES_H_
 #define TACC_GRAPH_PLANNER_SIMULATE_CLUSTER_TIMES_H_
 
@@ -9,11 +10,12 @@
 
 namespace tacc::graph {
 
-// What a node that sends nothing takes, of the types given.
+// Seconds of a node that sends nothing, on operands and results of the call's types.
 double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, const OpCall& call);
 
 // What the nodes of the stages' programs take on a cluster: kernels by roofline, collectives and messages by algorithm
-// and topology (cluster.h). `ops` must outlive it, the programs need not.
+// and topology (cluster.h). There is at least one stage. `ops` must outlive what is returned, the programs need not;
+// threads may share it.
 NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops);
 
 }  // namespace tacc::graph

@@ -1,7 +1,9 @@
 #include "graph/planner/simulate/cluster_times.h"
 
 #include <cmath>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "graph/analysis/cost.h"
@@ -111,7 +113,7 @@ TEST(TimesOn, OnAPresetAttentionTakesItsExponentialsAndTheScoresOfAGradientTwice
   expect("attention_joined_grad", {&joined, {q, qkv, q, lse}, {qkv}}, 2 * flops, flops / 2);
 }
 
-// Of 4 experts with 12 of 48 slots each; a transposed matrix has its columns first.
+// Four experts have 12 of 48 slots each; a transposed matrix has its columns first.
 TEST(TimesOn, ProductsByExpertHaveEachItsPartOfTheSlots) {
   const OpTable ops;
   const Machine machine = *FindMachine("h100");
@@ -162,6 +164,20 @@ TEST(TimesOn, OnACpuOverlapHidesNothing) {
   EXPECT_NEAR(MustSimulate(*overlapped, cluster, ops).step_seconds, seconds, 1e-9 * seconds);
 }
 
+TEST(TimesOn, OnAGpuOverlapHidesCommunication) {
+  const OpTable ops;
+  const auto plain = CompileTestProgram(ops, 16, 0), overlapped = CompileTestProgram(ops, 16, 1);
+  ASSERT_TRUE(plain.ok() && overlapped.ok());
+  // Slow enough that the small model's compute can hide something.
+  Machine machine = *FindMachine("h100");
+  machine.memory_bytes_per_second = 1e8;
+  const Cluster cluster{machine, 2};
+  const Simulation exposed = MustSimulate(*plain, cluster, ops), hidden = MustSimulate(*overlapped, cluster, ops);
+  EXPECT_NEAR(hidden.stages[0].compute_seconds, exposed.stages[0].compute_seconds, 1e-12);
+  EXPECT_LT(hidden.stages[0].exposed_seconds, 0.9 * exposed.stages[0].exposed_seconds);
+  EXPECT_GT(hidden.stages[0].communication_seconds, hidden.stages[0].exposed_seconds);
+}
+
 TEST(TimesOn, RanksThatShareTooFewProcessorsTakeTurns) {
   const OpTable ops;
   const auto program = CompileTestProgram(ops, 2, /*prefetch_units=*/0);
@@ -181,21 +197,7 @@ TEST(TimesOn, RanksThatShareTooFewProcessorsTakeTurns) {
   }
 }
 
-TEST(TimesOn, OnAGpuItDoes) {
-  const OpTable ops;
-  const auto plain = CompileTestProgram(ops, 16, 0), overlapped = CompileTestProgram(ops, 16, 1);
-  ASSERT_TRUE(plain.ok() && overlapped.ok());
-  // Slow enough that the small model's compute can hide something.
-  Machine machine = *FindMachine("h100");
-  machine.memory_bytes_per_second = 1e8;
-  const Cluster cluster{machine, 2};
-  const Simulation exposed = MustSimulate(*plain, cluster, ops), hidden = MustSimulate(*overlapped, cluster, ops);
-  EXPECT_NEAR(hidden.stages[0].compute_seconds, exposed.stages[0].compute_seconds, 1e-12);
-  EXPECT_LT(hidden.stages[0].exposed_seconds, 0.9 * exposed.stages[0].exposed_seconds);
-  EXPECT_GT(hidden.stages[0].communication_seconds, hidden.stages[0].exposed_seconds);
-}
-
-// The demands of an all-gather of 1 GB over `ranks` ranks, a group of them.
+// The time and the demands of an all-gather of 1 GB over the axis fsdp of a mesh with these axes.
 NodeTime Gather(const Machine& machine, const std::vector<Mesh::Axis>& axes) {
   static const OpTable ops;
   Graph graph;
