@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "graph/ir/graph.h"
 
 namespace tacc::graph {
@@ -63,6 +64,7 @@ int64_t SlotStride(const State& state);
 // The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights
 // whole.
 inline constexpr char kUpdateGraph[] = "update";
+// The graph that sets gradients and counters to zero, before the first micro-batch of a step that accumulates.
 inline constexpr char kBeginGraph[] = "begin";
 
 // One entry of a list of calls: run `graph` on micro-batch `micro_batch`.
@@ -74,7 +76,7 @@ struct Call {
 
 // The mesh axis along which the stages lie. A rank runs the program of the stage that is its coordinate there.
 inline constexpr char kStageAxis[] = "pp";
-// The stage of a rank; 0 on a mesh without that axis.
+// The stage of `rank`; 0 on a mesh without that axis.
 int64_t StageOf(const Mesh& mesh, int64_t rank);
 
 // One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out

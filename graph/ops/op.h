@@ -170,8 +170,9 @@ class OpTable {
   OpTable();
   // Null when no op has the name. Lives as long as the table.
   const OpDef* Find(absl::string_view name) const;
-  // By name, for docs and tests.
+  // All ops by name, for docs and tests.
   const std::map<std::string, OpDef>& ops() const { return ops_; }
+  // Adds `op`, or puts it in the place of the one with its name.
   void Add(OpDef op);
 
  private:
@@ -188,12 +189,13 @@ OpCall CallOf(const Graph& graph, const Node& node);
 // The same with logical types (of the placements, where there are any).
 OpCall LogicalCallOf(const Graph& graph, const Node& node);
 
-// OpDef::touched_bytes.
+// Bytes that the kernel reads and writes: OpDef::touched_bytes, or its default.
 int64_t TouchedBytes(const OpDef& def, const OpCall& call);
-// Bytes that the target's kernel takes beside its results: OpDef::workspace_bytes, and a copy of its parts where they
-// do not lie one behind the other.
-enum class Parts { kInARow, kApart };
 inline constexpr int64_t kScratchAlignment = 64;
+// Whether the parts of an operand (OpDef::first_part) lie one behind the other.
+enum class Parts { kInARow, kApart };
+// Bytes that the target's kernel takes beside its results: OpDef::workspace_bytes, and a copy of its parts where they
+// are apart.
 int64_t WorkspaceBytes(const OpDef& def, const OpCall& call, const Target& target, Parts parts);
 
 // One function a family file; called by OpTable's constructor in op.cc.

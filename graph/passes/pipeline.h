@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
 #include "graph/passes/memory/plan_memory.h"
@@ -39,7 +40,7 @@ struct CompileOptions {
   std::shared_ptr<const Target> target = CpuTarget().make({});
 };
 
-// One run of a pass.
+// One run of a pass. Valid while after_pass is told of it.
 struct PassRun {
   int index = 0;  // counts the passes that have run
   const Pass& pass;
@@ -47,30 +48,31 @@ struct PassRun {
   double seconds = 0;  // verification included
 };
 
-// What to do around each pass.
+// Looks on while passes run.
 struct PipelineObserver {
-  // What is verified: the program that comes in, and what each pass makes of it; or only the first, for a planner that
-  // compiles many candidates to throw them away.
+  // The programs that are verified: the one that comes in, and what each pass makes of it; or only the first, for a
+  // planner that compiles many candidates to throw them away.
   enum class Verification { kEachPass, kInput } verification = Verification::kEachPass;
   // After each pass: dumps, timing.
   std::function<void(const PassRun& run, const std::vector<Program>& stages)> after_pass;
 };
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program: every pass, in
-// order, enabled or not; `tacc-opt --list-passes` prints it. plan-memory appends what it finds, of each stage, to
-// `memory`, which must outlive the passes.
+// order, enabled or not; `tacc-opt --list-passes` prints it. The passes hold copies of the options. plan-memory appends
+// what it finds, of each stage, to `memory`, which must outlive them: threads that compile need passes of their own.
 std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<MemoryUse>* memory);
 
 // Verifies the programs and runs the passes that are enabled, verifying after each that changed something. Errors carry
-// the pass's name; Internal: a pass made a program that does not verify.
+// the pass's name; Internal: a pass made a program that does not verify. After an error `stages` are of no use.
 absl::Status RunPipeline(const std::vector<Pass>& passes, const OpTable& ops, const PipelineObserver& observer,
                          std::vector<Program>& stages);
 
-// The whole way at once: a program for each stage, and what it needs; one without a pipeline.
+// A program for each stage, and what it needs; one without a pipeline.
 struct Compiled {
   std::vector<Program> stages;
   std::vector<MemoryUse> memory;
 };
+// The whole way at once. Errors: as RunPipeline.
 absl::StatusOr<Compiled> Compile(const Graph& forward, const OpTable& ops, const CompileOptions& options,
                                  const PipelineObserver& observer = {});
 
