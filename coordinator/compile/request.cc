@@ -29,6 +29,33 @@ Json Sorted(const google::protobuf::Map<std::string, double>& values) {
   return json;
 }
 
+// The weights of a model, each once: first and last stage may share one, as a tied embedding.
+struct Weights {
+  std::set<std::string> shapes;        // "NAME DIM,DIM", of the logical tensors
+  std::set<std::string> initializers;  // "NAME INIT"
+  int64_t num_parameters = 0;
+};
+
+absl::StatusOr<Weights> WeightsIn(const std::vector<std::string>& programs) {
+  Weights weights;
+  for (const std::string& program : programs) {
+    auto parsed = graph::ParseProgram(program, {.file = "program"});
+    if (!parsed.ok())
+      return absl::InternalError(
+          absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
+    for (const graph::State& state : parsed->states) {
+      if (state.kind != graph::StateKind::kWeight) continue;
+      const auto& dims = state.logical_dims();
+      if (!weights.shapes.insert(absl::StrCat(state.name, " ", absl::StrJoin(dims, ","))).second) continue;
+      weights.initializers.insert(absl::StrCat(state.name, " ", state.init));
+      int64_t elements = 1;
+      for (const int64_t dim : dims) elements *= dim;
+      weights.num_parameters += elements;
+    }
+  }
+  return weights;
+}
+
 }  // namespace
 
 v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const std::string& residual_dtype) {
@@ -84,27 +111,11 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
   const Json facts = Json::parse(parts.data, nullptr, /*allow_exceptions=*/false);
   if (!plan.is_object() || !facts.is_object())
     return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
-  // Each once: first and last stage may share one, as a tied embedding.
-  std::set<std::string> weights, initializers;
-  int64_t parameters = 0;
-  for (const std::string& program : parts.programs) {
-    auto parsed = graph::ParseProgram(program, {.file = "program"});
-    if (!parsed.ok())
-      return absl::InternalError(
-          absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
-    for (const graph::State& state : parsed->states) {
-      if (state.kind != graph::StateKind::kWeight) continue;
-      const auto& dims = state.logical_dims();
-      if (!weights.insert(absl::StrCat(state.name, " ", absl::StrJoin(dims, ","))).second) continue;
-      initializers.insert(absl::StrCat(state.name, " ", state.init));
-      int64_t elements = 1;
-      for (const int64_t dim : dims) elements *= dim;
-      parameters += elements;
-    }
-  }
+  const absl::StatusOr<Weights> weights = WeightsIn(parts.programs);
+  if (!weights.ok()) return weights.status();
   Json identity;
-  identity["model"] =
-      absl::StrCat(parameters, " parameters, shapes ", graph::Fingerprint(absl::StrJoin(weights, "\n")));
+  identity["model"] = absl::StrCat(weights->num_parameters, " parameters, shapes ",
+                                   graph::Fingerprint(absl::StrJoin(weights->shapes, "\n")));
   for (const char* name : {"config", "config_keys"}) {
     if (plan.contains(name)) identity[name] = plan[name];
   }
@@ -112,7 +123,7 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
   identity["weights"] =
       WeightsOf(spec) == absl::string_view("pretrained")
           ? absl::StrCat("pretrained, ", parts.weights)
-          : absl::StrCat("random, initializers ", graph::Fingerprint(absl::StrJoin(initializers, "\n")));
+          : absl::StrCat("random, initializers ", graph::Fingerprint(absl::StrJoin(weights->initializers, "\n")));
   identity["data"] =
       absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);

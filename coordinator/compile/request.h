@@ -11,13 +11,13 @@
 
 namespace tacc::coordinator {
 
-// A job that leaves the type of its products to the probe of the workers, or that of its kept residual stream to the
-// planner, in those of its earlier attempts: other workers must not change them. `precision` and `residual_dtype`: as
-// in a plan's summary. The job as it is where they are empty, or it names types.
+// The job with the types of its earlier attempts, where it leaves that of its products to the probe of the workers or
+// that of its kept residual stream to the planner: other workers must not change them. `precision` and
+// `residual_dtype`: as in a plan's summary. The job as it is where they are empty, or it names types.
 v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const std::string& residual_dtype);
 
-// Request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
-// defaults of the schema are filled in. `world` 0: left to the planner.
+// The request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
+// defaults of the schema are filled in. `world` 0: left to the planner. Internal: `data` is no JSON object.
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
                                            const std::string& data);
 
@@ -31,6 +31,7 @@ struct IdentityParts {
 
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
 // beside them, for messages and exports, the paths of model and data, the model's class and its config.json, which may.
+// Internal: a part is not what its tool writes.
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityParts& parts);
 
 }  // namespace tacc::coordinator
