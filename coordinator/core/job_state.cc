@@ -33,6 +33,13 @@ AttemptState* Current(JobState* job, int number) {
   return &*job->attempt;
 }
 
+// The rank of the current attempt, when `attempt` is that one's number and has it; else null.
+RankState* RankOf(JobState* job, int attempt, int rank) {
+  AttemptState* current = Current(job, attempt);
+  if (current == nullptr || rank < 0 || rank >= static_cast<int>(current->ranks.size())) return nullptr;
+  return &current->ranks[rank];
+}
+
 absl::Status ApplyAttemptStarted(const v1::Fact& fact, JobState* job) {
   const v1::AttemptStarted& started = fact.attempt_started();
   if (job->Active()) return Misfit(*job, "an attempt starts while another runs");
@@ -95,6 +102,39 @@ absl::Status ApplyAttemptEnded(const v1::Fact& fact, JobState* job) {
   return absl::OkStatus();
 }
 
+absl::Status ApplyRankReady(const v1::RankReady& ready, JobState* job) {
+  RankState* rank = RankOf(job, ready.attempt(), ready.rank());
+  if (rank == nullptr) return Misfit(*job, "a ready rank of another attempt");
+  rank->ready = true;
+  rank->resumed_from = ready.resumed_from();
+  rank->arena_bytes = ready.arena_bytes();
+  rank->device_memory_used_bytes = ready.device_memory_used_bytes();
+  rank->load_seconds = ready.load_seconds();
+  if (!ready.attention().empty()) job->attention = {ready.attention().begin(), ready.attention().end()};
+  if (!ready.products().empty()) job->products = {ready.products().begin(), ready.products().end()};
+  job->attempt->step = std::max(job->attempt->step, ready.step());
+  job->step = std::max(job->step, ready.step());
+  return absl::OkStatus();
+}
+
+absl::Status ApplyRankEnded(const v1::RankEnded& ended, JobState* job) {
+  RankState* rank = RankOf(job, ended.attempt(), ended.rank());
+  if (rank == nullptr) return Misfit(*job, "the end of a rank of another attempt");
+  for (const RankState& other : job->attempt->ranks) rank->end_order += other.ended.has_value() ? 1 : 0;
+  rank->ended = ended;
+  rank->sample.reset();
+  return absl::OkStatus();
+}
+
+void ApplyCheckpointsDropped(const v1::CheckpointsDropped& dropped, JobState* job) {
+  for (const std::string& name : dropped.names()) {
+    std::erase_if(job->checkpoints, [&](const v1::Checkpoint& checkpoint) { return checkpoint.name() == name; });
+    if (dropped.why() != "damaged") continue;
+    ++job->num_damaged;
+    if (job->Active() && job->attempt->resume == name) job->attempt->resume_damaged = true;
+  }
+}
+
 }  // namespace
 
 absl::Status Summary::Parse(const std::string& text, Summary* out) {
@@ -145,6 +185,22 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   return absl::OkStatus();
 }
 
+int Summary::NumStages() const {
+  const auto pp = plan.mesh().find("pp");
+  return pp == plan.mesh().end() ? 1 : std::max(1, pp->second);
+}
+
+int Summary::StageOf(int rank) const {
+  int stride = 1;
+  for (int i = plan.axes_size() - 1; i >= 0; --i) {
+    const auto size = plan.mesh().find(plan.axes(i));
+    if (size == plan.mesh().end()) continue;
+    if (plan.axes(i) == "pp") return rank / stride % std::max(1, size->second);
+    stride *= std::max(1, size->second);
+  }
+  return 0;
+}
+
 bool AttemptState::AllReady() const {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.ready; });
 }
@@ -189,22 +245,6 @@ int64_t JobState::MaxSteps() const {
   return spec.train().has_max_steps() ? spec.train().max_steps() : summary.plan.max_steps();
 }
 
-int Summary::NumStages() const {
-  const auto pp = plan.mesh().find("pp");
-  return pp == plan.mesh().end() ? 1 : std::max(1, pp->second);
-}
-
-int Summary::StageOf(int rank) const {
-  int stride = 1;
-  for (int i = plan.axes_size() - 1; i >= 0; --i) {
-    const auto size = plan.mesh().find(plan.axes(i));
-    if (size == plan.mesh().end()) continue;
-    if (plan.axes(i) == "pp") return rank / stride % std::max(1, size->second);
-    stride *= std::max(1, size->second);
-  }
-  return 0;
-}
-
 absl::Status Apply(const v1::Fact& fact, JobState* job) {
   switch (fact.fact_case()) {
     case v1::Fact::kJobAccepted:
@@ -227,36 +267,10 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       attempt->port = fact.rank_listening().port();
       return absl::OkStatus();
     }
-    case v1::Fact::kRankReady: {
-      const v1::RankReady& ready = fact.rank_ready();
-      AttemptState* attempt = Current(job, ready.attempt());
-      if (attempt == nullptr || ready.rank() < 0 || ready.rank() >= static_cast<int>(attempt->ranks.size())) {
-        return Misfit(*job, "a ready rank of another attempt");
-      }
-      RankState& rank = attempt->ranks[ready.rank()];
-      rank.ready = true;
-      rank.resumed_from = ready.resumed_from();
-      rank.arena_bytes = ready.arena_bytes();
-      rank.device_memory_used_bytes = ready.device_memory_used_bytes();
-      rank.load_seconds = ready.load_seconds();
-      if (!ready.attention().empty()) job->attention = {ready.attention().begin(), ready.attention().end()};
-      if (!ready.products().empty()) job->products = {ready.products().begin(), ready.products().end()};
-      attempt->step = std::max(attempt->step, ready.step());
-      job->step = std::max(job->step, ready.step());
-      return absl::OkStatus();
-    }
-    case v1::Fact::kRankEnded: {
-      const v1::RankEnded& ended = fact.rank_ended();
-      AttemptState* attempt = Current(job, ended.attempt());
-      if (attempt == nullptr || ended.rank() < 0 || ended.rank() >= static_cast<int>(attempt->ranks.size())) {
-        return Misfit(*job, "the end of a rank of another attempt");
-      }
-      RankState& rank = attempt->ranks[ended.rank()];
-      for (const RankState& other : attempt->ranks) rank.end_order += other.ended.has_value() ? 1 : 0;
-      rank.ended = ended;
-      rank.sample.reset();
-      return absl::OkStatus();
-    }
+    case v1::Fact::kRankReady:
+      return ApplyRankReady(fact.rank_ready(), job);
+    case v1::Fact::kRankEnded:
+      return ApplyRankEnded(fact.rank_ended(), job);
     case v1::Fact::kAttemptCondemned: {
       AttemptState* attempt = Current(job, fact.attempt_condemned().attempt());
       if (attempt == nullptr) return Misfit(*job, "another attempt is condemned");
@@ -276,12 +290,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       job->checkpoint_failure->set_message(fact.checkpoint_failed().message());
       return absl::OkStatus();
     case v1::Fact::kCheckpointsDropped:
-      for (const std::string& name : fact.checkpoints_dropped().names()) {
-        std::erase_if(job->checkpoints, [&](const v1::Checkpoint& checkpoint) { return checkpoint.name() == name; });
-        if (fact.checkpoints_dropped().why() != "damaged") continue;
-        ++job->num_damaged;
-        if (job->Active() && job->attempt->resume == name) job->attempt->resume_damaged = true;
-      }
+      ApplyCheckpointsDropped(fact.checkpoints_dropped(), job);
       return absl::OkStatus();
     case v1::Fact::kCancelRequested:
       job->cancel = fact.cancel_requested().mode();

@@ -1,5 +1,5 @@
 // The state of one job. The durable part changes by Apply(fact) only, in replay as in life; the rest is known again
-// from workers after a restart.
+// from workers after a restart. Plain values: whoever holds them sees to threads.
 #ifndef TACC_COORDINATOR_CORE_JOB_STATE_H_
 #define TACC_COORDINATOR_CORE_JOB_STATE_H_
 
@@ -24,7 +24,7 @@ struct Summary {
   std::vector<std::string> notes;  // what the user should know of how the model was read
   // Parses; unknown keys are ignored. InvalidArgument when it is not an object or `world` is not positive.
   static absl::Status Parse(const std::string& text, Summary* out);
-  // Of the pipeline; each has a program.
+  // Stages of the pipeline; each has a program.
   int NumStages() const;
   // The one that runs on `rank`: its coordinate on the mesh axis pp.
   int StageOf(int rank) const;
@@ -154,14 +154,14 @@ struct JobState {
   int World() const;
   // ", last checkpoint NAME": the end of a sentence that says where it stopped; empty when there is none.
   std::string LastCheckpointText() const;
-  // Updates wanted; 0: they follow from epochs, and the job is not planned yet.
+  // Updates that are wanted; 0: they follow from epochs, and the job is not planned yet.
   int64_t MaxSteps() const;
 };
 
 // Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).
 absl::Status Apply(const v1::Fact& fact, JobState* job);
 
-// Newest metrics of a job: live, and when the store is read back.
+// Take the newest metrics of a job: live, and when the store is read back.
 void NoteStep(const v1::StepMetrics& step, JobState* job);
 void NoteEval(const v1::EvalMetrics& eval, JobState* job);
 

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The scalar fields that are set, by their paths: "train.max_steps".
+// Adds the fields that are set to `out`, by their paths: "train.max_steps". Maps and lists hold strings.
 void Flatten(const google::protobuf::Message& message, const std::string& prefix, Json* out) {
   using google::protobuf::FieldDescriptor;
   std::vector<const FieldDescriptor*> fields;
@@ -77,11 +77,11 @@ Json SettingsOf(const std::string& owner) {
   return settings;
 }
 
-// The newest, and so much of their causes.
+// Restarts that the record of a run has, the newest ones, and bytes of the cause of each.
 constexpr int kMaxRestarts = 20;
 constexpr size_t kMaxCauseBytes = 500;
 
-// What the record of the run takes from the plan, and the job's history.
+// The record of the run as it begins: what it takes from the plan, and the job's history. The job has run.
 Json RunFacts(const JobState& job) {
   const v1::PlanSummary& plan = job.summary.plan;
   Json run = {{"name", job.spec.name()},
