@@ -15,9 +15,9 @@ namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxOpenJobs = 10000;
-// Of the time since the last tick, so much counts: as long as two ticks.
+// The most of the time since the last tick that counts: as long as two ticks.
 constexpr double kLongestTickSeconds = 1;
-// Between looks at files that are away.
+// Least and most time between looks at files that are away.
 constexpr double kMinDelaySeconds = 1;
 constexpr double kMaxDelaySeconds = 30;
 
@@ -28,7 +28,7 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-// What of a device decides whether a job compiles for it.
+// The part of a device that decides whether a job compiles for it.
 std::string DeviceKey(const v1::DeviceProfile& device) {
   return absl::StrCat(device.kind(), "/", device.threads(), "/", device.memory_bytes(), "/",
                       device.devices_per_machine());
@@ -42,16 +42,6 @@ std::string NewId(const std::map<std::string, JobState>& jobs, const std::string
     if (it->second.spec.name() == name) largest = std::max(largest, IdNumber(it->first));
   }
   return absl::StrCat(prefix, largest + 1);
-}
-
-// Of a job that has run: other workers do not change its types.
-StartCompile CompileAgain(const JobState& job) {
-  StartCompile start{job.id, job.World(), job.compiling_for, "", ""};
-  if (job.HasRun()) {
-    start.precision = job.summary.plan.precision();
-    start.residual_dtype = job.summary.plan.residual_dtype();
-  }
-  return start;
 }
 
 std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().dir(); }
@@ -160,29 +150,7 @@ void Core::OnSubmit(const SubmitJob& submit) {
                                                        ", which is not the same job")),
                  job.id, true);
   }
-  if (submit.request_id.size() > kMaxRequestIdBytes) {
-    return reply(absl::InvalidArgumentError(
-                     absl::StrCat("request_id has ", submit.request_id.size(), " bytes, at most ", kMaxRequestIdBytes)),
-                 "", false);
-  }
-  // A coordinator trusts no client.
-  std::string wrong;
-  for (const JobDiagnostic& diagnostic : ValidateJobSpec(submit.spec)) {
-    absl::StrAppend(&wrong, wrong.empty() ? "" : "\n", diagnostic.message);
-  }
-  if (!wrong.empty()) return reply(absl::InvalidArgumentError(wrong), "", false);
-  if (queue_.size() >= kMaxOpenJobs) {
-    return reply(absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit")),
-                 "", false);
-  }
-  for (const auto& [number, id] : queue_) {
-    if (CheckpointDir(jobs_[id]) == submit.spec.checkpoint().dir()) {
-      return reply(absl::FailedPreconditionError(
-                       absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ", id,
-                                    ", which has not ended; cancel it or give another folder")),
-                   "", false);
-    }
-  }
+  if (absl::Status status = MayAccept(submit); !status.ok()) return reply(std::move(status), "", false);
   v1::Fact fact;
   fact.set_job(NewId(jobs_, submit.spec.name(), gone_number_));
   fact.mutable_job_accepted()->set_request_id(submit.request_id);
@@ -194,6 +162,28 @@ void Core::OnSubmit(const SubmitJob& submit) {
   Log(job, std::move(fact));
   Tell(*job, "accepted", absl::StrCat("accepted as ", job->id));
   reply(absl::OkStatus(), job->id, false);
+}
+
+absl::Status Core::MayAccept(const SubmitJob& submit) const {
+  if (submit.request_id.size() > kMaxRequestIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request_id has ", submit.request_id.size(), " bytes, at most ", kMaxRequestIdBytes));
+  }
+  // A coordinator trusts no client.
+  std::string wrong;
+  for (const JobDiagnostic& diagnostic : ValidateJobSpec(submit.spec)) {
+    absl::StrAppend(&wrong, wrong.empty() ? "" : "\n", diagnostic.message);
+  }
+  if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
+  if (queue_.size() >= kMaxOpenJobs)
+    return absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit"));
+  for (const auto& [number, id] : queue_) {
+    if (CheckpointDir(jobs_.at(id)) != submit.spec.checkpoint().dir()) continue;
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(),
+                                                      " is used by job ", id,
+                                                      ", which has not ended; cancel it or give another folder"));
+  }
+  return absl::OkStatus();
 }
 
 void Core::OnCancel(const CancelJob& cancel) {
@@ -335,6 +325,19 @@ void Core::ScheduleCompiles() {
   }
 }
 
+void Core::CompileAgain(JobState* job, const v1::DeviceProfile& device, const std::string& why) {
+  job->compiling = true;
+  job->compiling_for = device;
+  Tell(*job, "compiling", absl::StrCat("compiling again: ", why));
+  StartCompile start{job->id, job->World(), device, "", ""};
+  // Other workers do not change the types of a job that has run.
+  if (job->HasRun()) {
+    start.precision = job->summary.plan.precision();
+    start.residual_dtype = job->summary.plan.residual_dtype();
+  }
+  out_.push_back(std::move(start));
+}
+
 void Core::Schedule() {
   ScheduleCompiles();
   // First come, first served: a job that waits for workers holds up those behind it, so that a large job is not starved
@@ -352,10 +355,7 @@ void Core::Schedule() {
       continue;
     }
     if (job->program_lost) {
-      job->compiling = true;
-      job->compiling_for = job->compile.device();
-      Tell(*job, "compiling", "compiling again: what was compiled is lost");
-      out_.push_back(CompileAgain(*job));
+      CompileAgain(job, job->compile.device(), "what was compiled is lost");
       continue;
     }
     Choice choice = Place(members_, *job);
@@ -368,10 +368,7 @@ void Core::Schedule() {
       ahead = id;
     } else if (choice.recompile_for.has_value()) {
       job->reason.clear();
-      job->compiling = true;
-      job->compiling_for = *choice.recompile_for;
-      Tell(*job, "compiling", "compiling again: the free workers are not of the kind that it was compiled for");
-      out_.push_back(CompileAgain(*job));
+      CompileAgain(job, *choice.recompile_for, "the free workers are not of the kind that it was compiled for");
       ahead = id;
     } else {
       SetWaiting(job, choice.reason);

@@ -50,21 +50,24 @@ class Core {
   Core(Options options, DescribeInstruction describe);
 
   // ---- Replay, before the first Handle, in stored order.
+  // Internal: the log does not fit together.
   absl::Status Replay(const v1::Fact& fact);
+  // Nothing, where the job, or the attempt, is not the last one that the facts tell of.
   void ReplaySequence(const v1::RankId& id, uint64_t sequence);
   void ReplayStep(const std::string& job, const v1::StepMetrics& step);
   void ReplayEval(const std::string& job, const v1::EvalMetrics& eval);
   // Replay is over: each worker with a rank of an active attempt gets one full lease.
   void Resume(Time now);
 
-  // A Tick comes a few times a second, and only after what was there to handle before it.
+  // Changes the state by one input, and returns what is to be carried out. A Tick comes a few times a second, and only
+  // after what was there to handle before it.
   Decisions Handle(Time now, const Input& input);
 
   // The clock of leases and deadlines at `now`, in seconds: it does not count time in which no Tick came, for then it
   // is this process that was silent, not its workers.
   double AwakeSeconds(Time now) const { return clock_.At(now.steady); }
 
-  // ---- Reading.
+  // ---- Reading. What is returned is valid until the next Handle.
   const std::map<std::string, JobState>& jobs() const { return jobs_; }
   const Membership& members() const { return members_; }
   // By id, or the newest of that name; nullptr when there is none.
@@ -73,6 +76,8 @@ class Core {
  private:
   // core.cc: jobs.
   void OnSubmit(const SubmitJob& submit);
+  // Why the job cannot be accepted; OK: it can.
+  absl::Status MayAccept(const SubmitJob& submit) const;
   void OnCancel(const CancelJob& cancel);
   // Cancels an open job; nothing, when it was cancelled already and no less harshly. `why` begins the event's text.
   void Cancel(JobState* job, v1::CancelMode mode, const std::string& why);
@@ -84,13 +89,15 @@ class Core {
   // Starts what can start: compiles, path checks.
   void Schedule();
   void ScheduleCompiles();
+  // Compiles a compiled job anew; `why` ends the event's text.
+  void CompileAgain(JobState* job, const v1::DeviceProfile& device, const std::string& why);
   void SetWaiting(JobState* job, const std::string& reason);
   // Files of the job are away, as `what` says: it waits and looks again, at first soon, then each kMaxDelaySeconds.
   void WaitOut(JobState* job, const std::string& what);
 
   // start.cc: from a gang to a running attempt.
   void StartPathCheck(JobState* job, const std::vector<std::string>& workers);
-  void SendPathCheck(JobState* job, const std::string& worker, bool expecting);
+  void SendPathCheck(JobState* job, const std::string& worker, v1::CheckPathsMode mode);
   void OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result);
   void AbandonPathCheck(JobState* job);
   void StartAttempt(JobState* job);
@@ -103,9 +110,9 @@ class Core {
   void OnMessage(const WorkerMessage& message);
   void OnHeartbeat(Worker* worker, const v1::Heartbeat& heartbeat);
   void OnTick();
-  // Pages that it was asked for: its answers are of a stream that is over.
+  // Forgets pages that the worker was asked for: its answers are of a stream that is over.
   void ForgetReports(const std::string& worker);
-  // A worker is gone, or came back without its rank.
+  // Ends the ranks of a worker that is gone, or came back without them.
   void LoseRanks(const std::string& worker, const std::string& why);
   // Sends again what a worker that reattached may have missed.
   void CatchUp(Worker* worker, JobState* job, int rank);
@@ -113,18 +120,24 @@ class Core {
   // ranks.cc: reports of ranks.
   void OnReport(Worker* worker, const v1::RankReport& report);
   void OnRankEvent(JobState* job, int rank, const RankEvent& event);
+  void OnReady(JobState* job, int rank, const RankEvent& event);
+  // Rank 0's, which alone says where the ranks meet and what a step gave.
+  void OnListening(JobState* job, const RankEvent& event);
+  void OnStep(JobState* job, const RankEvent& event);
   void OnExited(JobState* job, int rank, const v1::RankExited& exited);
   void OnCheckpoint(JobState* job, v1::Checkpoint checkpoint);
+  // Asks rank 0's worker to delete what save_total_limit leaves no room for, and what earlier attempts left unlogged.
+  void DeleteOldCheckpoints(JobState* job);
   void OnWarning(JobState* job, int rank, const RankEvent& event);
-  // A rank has read the checkpoint that the attempt was to begin with, and it is damaged.
+  // Drops the checkpoint that the attempt was to begin with: a rank has read it, and it is damaged.
   void DropResume(JobState* job);
   void OnDeleted(const v1::DeleteCheckpointsResult& result);
-  // The page about a job that has ended, where its rank 0 has not written it at its own end.
+  // Asks a worker for the page about a job that has ended, where its rank 0 has not written it at its own end.
   void AskForReport(JobState* job);
   void OnReportWritten(const v1::WriteReportResult& result);
-  // The folder of a job that has ended is anybody's, where its rank 0 has not said so.
+  // Tells a worker that the folder of a job that has ended is anybody's, where its rank 0 has not said so.
   void LeaveFolder(const JobState& job);
-  // One of the last attempt that is attached, or who has claimed the folder last; null: none is.
+  // An attached worker of the last attempt, or the one that has claimed the folder last; null: none is attached.
   const Worker* WorkerOf(const JobState& job);
   // Kills what has to go, and ends the attempt when all ranks have ended.
   void Advance(JobState* job);

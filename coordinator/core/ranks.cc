@@ -15,6 +15,7 @@
 namespace tacc::coordinator {
 namespace {
 
+// Bytes of a text in an event.
 constexpr size_t kMaxEventText = 2000;
 
 // "173.3 MiB", "12 B".
@@ -27,9 +28,16 @@ std::string BytesText(int64_t bytes) {
   return absl::StrFormat("%.1f %s", size, kUnits[unit]);
 }
 
+// `text`, cut to kMaxEventText bytes, as a protobuf string can hold it.
 std::string Shorten(const std::string& text) {
   const std::string valid = ValidUtf8(text, kMaxEventText);
   return text.size() <= kMaxEventText ? valid : absl::StrCat(valid, "...");
+}
+
+// Whether the rank ended as it was to: it has written the page and left the folder then.
+bool HasStoppedByItself(const RankState& rank) {
+  return rank.ended.has_value() &&
+         (rank.ended->end() == v1::RANK_END_FINISHED || rank.ended->end() == v1::RANK_END_STOPPED);
 }
 
 }  // namespace
@@ -76,50 +84,11 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
   AttemptState& attempt = *job->attempt;
   RankState& rank = attempt.ranks[index];
   if (event.event == protocol::ListeningEvent::kName && index == 0) {
-    v1::Fact fact;
-    fact.mutable_rank_listening()->set_attempt(attempt.number);
-    fact.mutable_rank_listening()->set_host(rank.advertise);
-    fact.mutable_rank_listening()->set_port(event.port);
-    Log(job, std::move(fact));
-    for (size_t other = 1; other < attempt.ranks.size(); ++other) SendRendezvous(job, static_cast<int>(other));
+    OnListening(job, event);
   } else if (event.event == protocol::ReadyEvent::kName) {
-    v1::Fact fact;
-    v1::RankReady* ready = fact.mutable_rank_ready();
-    ready->set_attempt(attempt.number);
-    ready->set_rank(index);
-    ready->set_step(event.step);
-    ready->set_resumed_from(event.resumed_from);
-    ready->set_arena_bytes(event.arena_bytes);
-    ready->set_device_memory_used_bytes(event.device_memory_used_bytes);
-    ready->set_load_seconds(event.load_seconds);
-    if (index == 0) {
-      ready->mutable_attention()->Assign(event.attention.begin(), event.attention.end());
-      ready->mutable_products()->Assign(event.products.begin(), event.products.end());
-    }
-    Log(job, std::move(fact));
-    if (attempt.AllReady() && !job->running_told) {
-      job->running_told = true;
-      if (job->outage.has_value() && job->outage->in_attempts) TellStarted(*job);
-      Tell(*job, "running", absl::StrCat("running from step ", event.step));
-    }
+    OnReady(job, index, event);
   } else if (event.event == protocol::kStepEvent && index == 0) {
-    v1::StepMetrics metrics = event.metrics;
-    metrics.set_attempt(attempt.number);
-    const double flops = job->summary.plan.flops_per_step();
-    const double available = metrics.seconds() * attempt.peak_flops_per_second;
-    if (flops > 0 && available > 0) metrics.set_mfu(flops / available);
-    if (metrics.has_device_memory_used_bytes()) rank.device_memory_used_bytes = metrics.device_memory_used_bytes();
-    if (job->outage.has_value() && metrics.step() > attempt.best_step_before) {
-      job->outage.reset();
-      job->reason.clear();
-    }
-    NoteStep(metrics, job);
-    out_.push_back(StoreStep{job->id, metrics});
-    // In float16 an overflow only halves the scale, until that is at its least.
-    if (metrics.skipped() != 0 && metrics.loss_scale() <= graph::kLeastLossScale) {
-      Tell(*job, "warning",
-           absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
-    }
+    OnStep(job, event);
   } else if (event.event == protocol::kEvalEvent && index == 0) {
     v1::EvalMetrics eval = event.eval;
     eval.set_attempt(attempt.number);
@@ -151,6 +120,61 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     log.set_time(event.time);
     log.add_lines(event.message);
     out_.push_back(StoreLog{IdOf(job->id, attempt.number, index), log});
+  }
+}
+
+void Core::OnListening(JobState* job, const RankEvent& event) {
+  const AttemptState& attempt = *job->attempt;
+  v1::Fact fact;
+  fact.mutable_rank_listening()->set_attempt(attempt.number);
+  fact.mutable_rank_listening()->set_host(attempt.ranks[0].advertise);
+  fact.mutable_rank_listening()->set_port(event.port);
+  Log(job, std::move(fact));
+  for (size_t other = 1; other < attempt.ranks.size(); ++other) SendRendezvous(job, static_cast<int>(other));
+}
+
+void Core::OnReady(JobState* job, int index, const RankEvent& event) {
+  const AttemptState& attempt = *job->attempt;
+  v1::Fact fact;
+  v1::RankReady* ready = fact.mutable_rank_ready();
+  ready->set_attempt(attempt.number);
+  ready->set_rank(index);
+  ready->set_step(event.step);
+  ready->set_resumed_from(event.resumed_from);
+  ready->set_arena_bytes(event.arena_bytes);
+  ready->set_device_memory_used_bytes(event.device_memory_used_bytes);
+  ready->set_load_seconds(event.load_seconds);
+  if (index == 0) {
+    ready->mutable_attention()->Assign(event.attention.begin(), event.attention.end());
+    ready->mutable_products()->Assign(event.products.begin(), event.products.end());
+  }
+  Log(job, std::move(fact));
+  if (attempt.AllReady() && !job->running_told) {
+    job->running_told = true;
+    if (job->outage.has_value() && job->outage->in_attempts) TellStarted(*job);
+    Tell(*job, "running", absl::StrCat("running from step ", event.step));
+  }
+}
+
+void Core::OnStep(JobState* job, const RankEvent& event) {
+  AttemptState& attempt = *job->attempt;
+  v1::StepMetrics metrics = event.metrics;
+  metrics.set_attempt(attempt.number);
+  const double flops = job->summary.plan.flops_per_step();
+  const double available = metrics.seconds() * attempt.peak_flops_per_second;
+  if (flops > 0 && available > 0) metrics.set_mfu(flops / available);
+  if (metrics.has_device_memory_used_bytes())
+    attempt.ranks[0].device_memory_used_bytes = metrics.device_memory_used_bytes();
+  if (job->outage.has_value() && metrics.step() > attempt.best_step_before) {
+    job->outage.reset();
+    job->reason.clear();
+  }
+  NoteStep(metrics, job);
+  out_.push_back(StoreStep{job->id, metrics});
+  // In float16 an overflow only halves the scale, until that is at its least.
+  if (metrics.skipped() != 0 && metrics.loss_scale() <= graph::kLeastLossScale) {
+    Tell(*job, "warning",
+         absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
   }
 }
 
@@ -193,7 +217,11 @@ void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
   Tell(*job, "checkpoint",
        absl::StrCat("checkpoint of step ", checkpoint.step(), ": ", checkpoint.name(), ", ",
                     BytesText(checkpoint.size_bytes())));
+  DeleteOldCheckpoints(job);
+}
 
+void Core::DeleteOldCheckpoints(JobState* job) {
+  const AttemptState& attempt = *job->attempt;
   const size_t limit = std::max(1, job->spec.checkpoint().save_total_limit());
   v1::AttachResponse message;
   v1::DeleteCheckpoints* request = message.mutable_delete_checkpoints();
@@ -237,16 +265,6 @@ void Core::OnDeleted(const v1::DeleteCheckpointsResult& result) {
     return;
   }
 }
-
-namespace {
-
-// It has written the page and left the folder then.
-bool HasStoppedByItself(const RankState& rank) {
-  return rank.ended.has_value() &&
-         (rank.ended->end() == v1::RANK_END_FINISHED || rank.ended->end() == v1::RANK_END_STOPPED);
-}
-
-}  // namespace
 
 const Worker* Core::WorkerOf(const JobState& job) {
   std::vector<std::string> names;

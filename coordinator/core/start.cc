@@ -24,10 +24,10 @@ void Core::StartPathCheck(JobState* job, const std::vector<std::string>& workers
   check.deadline = now_.steady + options_.path_check_seconds;
   job->check = std::move(check);
   for (const std::string& name : workers) members_.ByName(name)->reserved = job->id;
-  SendPathCheck(job, workers.front(), /*expecting=*/false);
+  SendPathCheck(job, workers.front(), v1::CHECK_PATHS_MODE_CLAIM);
 }
 
-void Core::SendPathCheck(JobState* job, const std::string& worker, bool expecting) {
+void Core::SendPathCheck(JobState* job, const std::string& worker, v1::CheckPathsMode mode) {
   v1::AttachResponse message;
   v1::CheckPaths* request = message.mutable_check_paths();
   request->set_request(++last_request_);
@@ -37,10 +37,10 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, bool expectin
   }
   request->set_checkpoint_dir(spec.checkpoint().dir());
   request->set_owner(job->check->owner);
-  request->set_mode(expecting ? v1::CHECK_PATHS_MODE_EXPECT : v1::CHECK_PATHS_MODE_CLAIM);
+  request->set_mode(mode);
   const std::string& resume = spec.checkpoint().resume_from_checkpoint();
   if (!resume.empty() && resume[0] == '/') request->set_resume_path(resume);
-  if (!expecting) {
+  if (mode == v1::CHECK_PATHS_MODE_CLAIM) {
     request->set_export_dir(ExportDir(spec));
     request->set_last_attempt(job->HasRun() ? job->attempt->number : 0);
     for (const auto& [number, id] : queue_) {
@@ -89,7 +89,7 @@ void Core::OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result) {
     job->check->claim = result;
     job->claimer = worker->name;
     for (size_t rank = 1; rank < job->check->workers.size(); ++rank) {
-      SendPathCheck(job, job->check->workers[rank], /*expecting=*/true);
+      SendPathCheck(job, job->check->workers[rank], v1::CHECK_PATHS_MODE_EXPECT);
     }
   }
   if (job->check->pending.empty()) StartAttempt(job);
