@@ -1,7 +1,13 @@
 // tacc-rank: one rank of one attempt of a job, or the probe of this machine.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "failpoint/failpoint.h"
@@ -69,6 +75,104 @@ int AnswerAboutDevices(const std::string& question, const std::string& device, i
   return tacc::kExitOk;
 }
 
+struct CommandLine {
+  bool probe = false, look = false, devices = false;
+  std::string device = "cpu";  // to probe or to look at
+  int threads = 1;
+  bool no_gap_trace = false;
+  tacc::worker::RunOptions run;
+};
+
+// The options, which write to `line` when `app` parses.
+void AddOptions(CLI::App& app, CommandLine& line) {
+  app.set_version_flag("--version", std::string("tacc-rank ") + kVersion);
+  CLI::Option* start = app.add_option("--start", line.run.start_file, "Start file of the rank (docs/contracts.md)");
+  CLI::Option* probe_flag =
+      app.add_flag("--probe", line.probe, "Measure a device, print one JSON object and end")->excludes(start);
+  CLI::Option* look_flag =
+      app.add_flag("--look", line.look, "Look at a GPU without measuring, print one JSON object and end")
+          ->excludes(start)
+          ->excludes(probe_flag);
+  app.add_flag("--devices", line.devices, "List this machine's devices, print one JSON list and end")
+      ->excludes(start)
+      ->excludes(probe_flag)
+      ->excludes(look_flag);
+  app.add_option("--device", line.device, std::string("Device to probe or to look at: ") + tacc::kDeviceNames)
+      ->check(CheckDevice)
+      ->excludes(start);
+  app.add_option("--threads", line.threads, "Threads to probe with")->check(CLI::Range(1, 4096))->excludes(start);
+  app.add_option("--status-shm", line.run.status_shm, "Name of the shared memory that shows where the rank is")
+      ->needs(start);
+  app.add_option("--profile", line.run.profile_path, "Write the seconds spent by op and module to this file at the end")
+      ->needs(start);
+  app.add_option("--trace", line.run.trace_path,
+                 "Write a trace of the third step of this start, of all ranks, to this file (docs/tracing.md)")
+      ->needs(start);
+  app.add_flag("--no-gap-trace", line.no_gap_trace,
+               "Do not trace when a GPU works, and leave device_idle_share out: CUPTI, which traces, may stand in the "
+               "way of tools that profile or check the process")
+      ->needs(start);
+  app.add_option("--attention", line.run.attention,
+                 "Compute attention by this backend where it works, on a GPU: to measure it (all ranks alike)")
+      ->check(CLI::IsMember({"tiles", "tensor", "flash", "cudnn"}))
+      ->needs(start);
+}
+
+// The module's GPU with what the job asks of it.
+absl::StatusOr<std::unique_ptr<tacc::worker::Device>> OpenGpu(int ordinal, const tacc::worker::StartFile& start) {
+  absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
+  if (!module.ok()) return module.status();
+  using Gpu = tacc::worker::GpuOptions;
+  return (*module)->Open(ordinal,
+                         {start.tf32 ? Gpu::Tf32::kOn : Gpu::Tf32::kOff,
+                          start.deterministic ? Gpu::Determinism::kRequired : Gpu::Determinism::kAny, start.products});
+}
+
+absl::StatusOr<tacc::worker::RankTalk> ChooseTalk(const tacc::worker::RankTalkOptions& talk) {
+  absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
+  if (!module.ok()) return module.status();
+  return (*module)->ChooseTalk(talk);
+}
+
+// Runs the rank of the start file, and ends the process with its exit code; returns the code of an error before that.
+// `options` hold what the command line says.
+int Run(tacc::worker::RunOptions options, tacc::worker::WorkspaceAllocator& allocator) {
+  const absl::StatusOr<std::unique_ptr<tacc::Failpoints>> failpoints = tacc::Failpoints::FromEnvironment();
+  if (!failpoints.ok()) {
+    std::cerr << "error: " << failpoints.status().message() << "\n";
+    return tacc::kExitBadInput;
+  }
+  const tacc::graph::OpTable ops;
+  options.version = kVersion;
+  options.ops = &ops;
+  options.aliases = [&ops](const tacc::graph::Graph& graph, const tacc::graph::Node& node) {
+    const tacc::graph::OpDef* op = ops.Find(node.op);
+    return op != nullptr && op->aliases ? op->aliases(tacc::graph::CallOf(graph, node)) : std::vector<int>();
+  };
+  options.verify = [&ops](const tacc::graph::Program& program) { return tacc::graph::Verify(program, ops); };
+  options.workspace = &allocator;
+  options.failpoints = failpoints->get();
+  const tacc::worker::CpuKernelTable kernels;
+  tacc::worker::HostDevice host(&kernels,
+                                [&allocator](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });
+  const tacc::worker::ReferenceKernels reference_kernels;
+  tacc::worker::HostDevice reference(&reference_kernels);
+  std::unique_ptr<tacc::worker::Device> gpu;
+  options.open_device = [&](const tacc::worker::StartFile& start) -> absl::StatusOr<tacc::worker::Device*> {
+    const int ordinal = tacc::GpuOrdinal(start.device);
+    if (ordinal < 0) return start.device == "reference" ? &reference : &host;
+    absl::StatusOr<std::unique_ptr<tacc::worker::Device>> opened = OpenGpu(ordinal, start);
+    if (!opened.ok()) return opened.status();
+    gpu = *std::move(opened);
+    return gpu.get();
+  };
+  options.choose_talk = ChooseTalk;
+  const int code = tacc::worker::RunRank(options);
+  std::fflush(nullptr);
+  // Threads of libraries and the command reader are still there: no destructors.
+  _exit(code);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -79,95 +183,20 @@ int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // A file over its size limit is an error of write, as a full disk.
 
   CLI::App app("Runs one rank of a tacc job. Started by tacc-worker.", "tacc-rank");
-  app.set_version_flag("--version", std::string("tacc-rank ") + kVersion);
-  bool probe = false, look = false, devices = false;
-  int threads = 1;
-  std::string device = "cpu";
-  tacc::worker::RunOptions options;
-  CLI::Option* start = app.add_option("--start", options.start_file, "Start file of the rank (docs/contracts.md)");
-  CLI::Option* probe_flag =
-      app.add_flag("--probe", probe, "Measure a device, print one JSON object and end")->excludes(start);
-  CLI::Option* look_flag =
-      app.add_flag("--look", look, "Look at a GPU without measuring, print one JSON object and end")
-          ->excludes(start)
-          ->excludes(probe_flag);
-  app.add_flag("--devices", devices, "List this machine's devices, print one JSON list and end")
-      ->excludes(start)
-      ->excludes(probe_flag)
-      ->excludes(look_flag);
-  app.add_option("--device", device, std::string("Device to probe or to look at: ") + tacc::kDeviceNames)
-      ->check(CheckDevice)
-      ->excludes(start);
-  app.add_option("--threads", threads, "Threads to probe with")->check(CLI::Range(1, 4096))->excludes(start);
-  app.add_option("--status-shm", options.status_shm, "Name of the shared memory that shows where the rank is")
-      ->needs(start);
-  app.add_option("--profile", options.profile_path, "Write the seconds spent by op and module to this file at the end")
-      ->needs(start);
-  app.add_option("--trace", options.trace_path,
-                 "Write a trace of the third step of this start, of all ranks, to this file (docs/tracing.md)")
-      ->needs(start);
-  bool no_gap_trace = false;
-  app.add_flag("--no-gap-trace", no_gap_trace,
-               "Do not trace when a GPU works, and leave device_idle_share out: CUPTI, which traces, may stand in the "
-               "way of tools that profile or check the process")
-      ->needs(start);
-  app.add_option("--attention", options.attention,
-                 "Compute attention by this backend where it works, on a GPU: to measure it (all ranks alike)")
-      ->check(CLI::IsMember({"tiles", "tensor", "flash", "cudnn"}))
-      ->needs(start);
+  CommandLine line;
+  AddOptions(app, line);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? tacc::kExitOk : tacc::kExitBadInput;
   }
-  if (probe || look || devices) {
-    return AnswerAboutDevices(probe ? "--probe" : look ? "--look" : "--devices", device, threads);
+  if (line.probe || line.look || line.devices) {
+    return AnswerAboutDevices(line.probe ? "--probe" : line.look ? "--look" : "--devices", line.device, line.threads);
   }
-  if (options.start_file.empty()) {
+  if (line.run.start_file.empty()) {
     std::cerr << "error: tacc-rank needs --start FILE, --probe, --look or --devices\n";
     return tacc::kExitBadInput;
   }
-  absl::StatusOr<std::unique_ptr<tacc::Failpoints>> failpoints = tacc::Failpoints::FromEnvironment();
-  if (!failpoints.ok()) {
-    std::cerr << "error: " << failpoints.status().message() << "\n";
-    return tacc::kExitBadInput;
-  }
-  const tacc::graph::OpTable ops;
-  options.version = kVersion;
-  options.traces_gaps = !no_gap_trace;
-  options.aliases = [&ops](const tacc::graph::Graph& graph, const tacc::graph::Node& node) {
-    const tacc::graph::OpDef* op = ops.Find(node.op);
-    return op != nullptr && op->aliases ? op->aliases(tacc::graph::CallOf(graph, node)) : std::vector<int>();
-  };
-  options.ops = &ops;
-  options.verify = [&ops](const tacc::graph::Program& program) { return tacc::graph::Verify(program, ops); };
-  options.workspace = &allocator;
-  options.failpoints = failpoints->get();
-  const tacc::worker::CpuKernelTable kernels;
-  tacc::worker::HostDevice host(&kernels, [](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });
-  const tacc::worker::ReferenceKernels reference_kernels;
-  tacc::worker::HostDevice reference(&reference_kernels);
-  std::unique_ptr<tacc::worker::Device> gpu;
-  options.open_device = [&](const tacc::worker::StartFile& start) -> absl::StatusOr<tacc::worker::Device*> {
-    const int ordinal = tacc::GpuOrdinal(start.device);
-    if (ordinal < 0) return start.device == "reference" ? &reference : &host;
-    absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
-    if (!module.ok()) return module.status();
-    using Gpu = tacc::worker::GpuOptions;
-    const Gpu gpu_options{start.tf32 ? Gpu::Tf32::kOn : Gpu::Tf32::kOff,
-                          start.deterministic ? Gpu::Determinism::kRequired : Gpu::Determinism::kAny, start.products};
-    absl::StatusOr<std::unique_ptr<tacc::worker::Device>> opened = (*module)->Open(ordinal, gpu_options);
-    if (!opened.ok()) return opened.status();
-    gpu = *std::move(opened);
-    return gpu.get();
-  };
-  options.choose_talk = [](const tacc::worker::RankTalkOptions& talk) -> absl::StatusOr<tacc::worker::RankTalk> {
-    absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
-    if (!module.ok()) return module.status();
-    return (*module)->ChooseTalk(talk);
-  };
-  const int code = tacc::worker::RunRank(options);
-  std::fflush(nullptr);
-  // Threads of libraries and the command reader are still there: no destructors.
-  _exit(code);
+  line.run.traces_gaps = !line.no_gap_trace;
+  return Run(std::move(line.run), allocator);
 }
