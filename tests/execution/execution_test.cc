@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -45,7 +48,7 @@ std::string Name(const Layout& l) {
                       l.splits_sequence() ? absl::StrCat("_cp", l.cp, "_sp", l.sp) : "", l.reversed ? "_reversed" : "");
 }
 
-// Enough to cut.
+// As many layers as there are stages to cut them into, and at least two.
 int NumLayers(const Layout& layout) { return layout.pp * layout.chunks > 2 ? 4 : 2; }
 
 absl::StatusOr<std::vector<graph::Program>> CompileLayout(const Layout& layout, const graph::OpTable& ops,
@@ -92,6 +95,13 @@ using Memory = InProcessRanks::Memory;
 
 constexpr RandomTraining kTraining = {kGlobalBatch, kSeq, kVocab, kSteps};
 
+void ExpectSameBits(const TrainingRun& run, const TrainingRun& wanted) {
+  EXPECT_EQ(run.losses, wanted.losses);
+  EXPECT_EQ(run.norms, wanted.norms);
+  EXPECT_EQ(run.eval_loss, wanted.eval_loss);
+  EXPECT_EQ(run.weights, wanted.weights);
+}
+
 class TracedTest : public testing::TestWithParam<Layout> {};
 class PlannedTest : public testing::TestWithParam<Layout> {};
 class ExecutionTest : public testing::TestWithParam<Layout> {};
@@ -100,7 +110,7 @@ class CopiesTest : public testing::TestWithParam<Layout> {};
 class QueuedTest : public testing::TestWithParam<Layout> {};
 class LibrarySumsTest : public testing::TestWithParam<Layout> {};
 
-// By op and module: how often the step of this program runs it. Kernels are nodes that neither name or hand on what is
+// How often the step of a program runs an op, by op and module. Kernels are nodes that neither name or hand on what is
 // there already, nor talk to other ranks.
 using Counts = std::map<std::pair<std::string, std::string>, int>;
 enum class Kind { kKernels, kCollectives };
@@ -118,6 +128,58 @@ Counts CountNodes(const graph::Program& program, const graph::OpTable& ops, Kind
   return counts;
 }
 
+// What a trace shows of one rank.
+struct RankSlices {
+  Counts kernels, collectives;
+  std::vector<std::string> copies;
+  int64_t sent_bytes = 0;
+  double computed = 0, last_end = 0;  // microseconds
+};
+
+// Takes a trace's slices apart by rank, and expects each on a thread of its kind.
+std::vector<RankSlices> ByRank(const std::vector<graph::TraceSlice>& slices, int world) {
+  std::vector<RankSlices> ranks(world);
+  for (const graph::TraceSlice& slice : slices) {
+    RankSlices& rank = ranks[slice.process];
+    EXPECT_GE(slice.begin, 0);
+    rank.last_end = std::max(rank.last_end, slice.end);
+    const std::string module = slice.arguments.value("module", "");
+    if (slice.category == "node") {
+      EXPECT_EQ(slice.thread, "compute");
+      rank.computed += slice.end - slice.begin;
+      ++rank.kernels[{slice.name, module}];
+    } else if (slice.category == "collective") {
+      EXPECT_EQ(slice.thread.substr(0, 14), "communication ");
+      rank.sent_bytes += slice.arguments.value("sent_bytes", int64_t{0});
+      EXPECT_GE(slice.arguments["exposed_us"].get<double>(), 0);
+      // A message says with which stage: "send to stage 1".
+      ++rank.collectives[{slice.name.substr(0, slice.name.find(' ')), module}];
+    } else if (slice.category == "copy") {
+      EXPECT_EQ(slice.thread, "copy");
+      EXPECT_GT(slice.arguments["bytes"], 0);
+      rank.copies.push_back(slice.name);
+    }
+  }
+  return ranks;
+}
+
+void ExpectAllThatRan(const RankSlices& rank, const graph::Program& program, const graph::OpTable& ops) {
+  for (const auto& [kernel, count] : CountNodes(program, ops, Kind::kKernels)) {
+    const auto shown = rank.kernels.find(kernel);
+    EXPECT_EQ(shown == rank.kernels.end() ? 0 : shown->second, count) << kernel.first << " @" << kernel.second;
+  }
+  const Counts collectives = CountNodes(program, ops, Kind::kCollectives);
+  EXPECT_FALSE(collectives.empty());
+  for (const auto& [collective, count] : collectives) {
+    const auto shown = rank.collectives.find(collective);
+    EXPECT_EQ(shown == rank.collectives.end() ? 0 : shown->second, count)
+        << collective.first << " @" << collective.second;
+  }
+  EXPECT_GT(rank.sent_bytes, 0);
+  EXPECT_GT(rank.computed, 0);
+  EXPECT_LE(rank.computed, rank.last_end);
+}
+
 // Timing a step does not change it; its trace has all that ran, on the right threads, nothing at the same time.
 TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
   const graph::OpTable ops;
@@ -133,58 +195,21 @@ TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
     const auto traced = RunTraining(with_trace, *stages, ops, memory);
     ASSERT_TRUE(untraced.ok()) << untraced.status();
     ASSERT_TRUE(traced.ok()) << traced.status();
-    EXPECT_EQ(traced->losses, untraced->losses);
-    EXPECT_EQ(traced->norms, untraced->norms);
-    EXPECT_EQ(traced->weights, untraced->weights);
+    ExpectSameBits(*traced, *untraced);
 
     const std::vector<graph::TraceSlice> slices = graph::SlicesOf(traced->trace);
     EXPECT_EQ(graph::WhatOverlaps(slices), "");
-    const int world = static_cast<int>(stages->front().mesh.num_ranks());
-    std::vector<Counts> kernels(world), collectives(world);
-    std::vector<double> computed(world), last(world);
-    std::vector<int64_t> sent(world);
-    std::vector<std::vector<std::string>> copies(world);
-    for (const graph::TraceSlice& slice : slices) {
-      EXPECT_GE(slice.begin, 0);
-      last[slice.process] = std::max(last[slice.process], slice.end);
-      const std::string module = slice.arguments.value("module", "");
-      if (slice.category == "node") {
-        EXPECT_EQ(slice.thread, "compute");
-        computed[slice.process] += slice.end - slice.begin;
-        ++kernels[slice.process][{slice.name, module}];
-      } else if (slice.category == "collective") {
-        EXPECT_EQ(slice.thread.substr(0, 14), "communication ");
-        if (memory == Memory::kSimulatedGpu) {
-          EXPECT_NE(slice.thread, "communication all");
-        }
-        sent[slice.process] += slice.arguments.value("sent_bytes", int64_t{0});
-        EXPECT_GE(slice.arguments["exposed_us"].get<double>(), 0);
-        // A message says with which stage: "send to stage 1".
-        ++collectives[slice.process][{slice.name.substr(0, slice.name.find(' ')), module}];
-      } else if (slice.category == "copy") {
-        EXPECT_EQ(slice.thread, "copy");
-        EXPECT_GT(slice.arguments["bytes"], 0);
-        copies[slice.process].push_back(slice.name);
-      }
+    if (memory == Memory::kSimulatedGpu) {
+      for (const graph::TraceSlice& slice : slices) EXPECT_NE(slice.thread, "communication all");
     }
+    const std::vector<std::string> copies =
+        memory == Memory::kPlanned ? std::vector<std::string>() : std::vector<std::string>({"upload", "download"});
+    const int world = static_cast<int>(stages->front().mesh.num_ranks());
+    const std::vector<RankSlices> ranks = ByRank(slices, world);
     for (int rank = 0; rank < world; ++rank) {
-      const graph::Program& program = ProgramOf(*stages, rank);
-      for (const auto& [kernel, count] : CountNodes(program, ops, Kind::kKernels))
-        EXPECT_EQ(kernels[rank][kernel], count) << kernel.first << " @" << kernel.second;
-      const Counts wanted = CountNodes(program, ops, Kind::kCollectives);
-      for (const auto& [collective, count] : wanted)
-        EXPECT_EQ(collectives[rank][collective], count) << collective.first << " @" << collective.second;
-      EXPECT_FALSE(wanted.empty());
-      if (memory == Memory::kPlanned) {
-        EXPECT_TRUE(copies[rank].empty());
-      } else {
-        EXPECT_EQ(copies[rank].front(), "upload");
-        EXPECT_EQ(copies[rank].back(), "download");
-        EXPECT_EQ(copies[rank].size(), 2u);
-      }
-      EXPECT_GT(sent[rank], 0);
-      EXPECT_GT(computed[rank], 0);
-      EXPECT_LE(computed[rank], last[rank]);
+      SCOPED_TRACE(rank);
+      ExpectAllThatRan(ranks[rank], ProgramOf(*stages, rank), ops);
+      EXPECT_EQ(ranks[rank].copies, copies);
     }
   }
 }
@@ -198,17 +223,11 @@ TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
   const auto own = RunTraining(kTraining, *stages, ops, Memory::kOwn);
   ASSERT_TRUE(planned.ok()) << planned.status();
   ASSERT_TRUE(own.ok()) << own.status();
-  EXPECT_EQ(planned->losses, own->losses);
-  EXPECT_EQ(planned->norms, own->norms);
-  EXPECT_EQ(planned->eval_loss, own->eval_loss);
-  EXPECT_EQ(planned->weights, own->weights);
+  ExpectSameBits(*planned, *own);
   // On a device that is apart from the host and behind it.
   const auto apart = RunTraining(kTraining, *stages, ops, Memory::kSimulatedDevice);
   ASSERT_TRUE(apart.ok()) << apart.status();
-  EXPECT_EQ(planned->losses, apart->losses);
-  EXPECT_EQ(planned->norms, apart->norms);
-  EXPECT_EQ(planned->eval_loss, apart->eval_loss);
-  EXPECT_EQ(planned->weights, apart->weights);
+  ExpectSameBits(*planned, *apart);
   for (int64_t count : apart->num_replays) EXPECT_GT(count, 0);
   for (size_t rank = 0; rank < planned->highest_touched.size(); ++rank) {
     const int64_t arena_bytes = ProgramOf(*stages, static_cast<int64_t>(rank)).arena_bytes;
@@ -226,10 +245,7 @@ TEST_P(QueuedTest, GivesTheSameBitsAsCpus) {
   const auto gpus = RunTraining(kTraining, *stages, ops, Memory::kSimulatedGpuInOrder);
   ASSERT_TRUE(cpus.ok()) << cpus.status();
   ASSERT_TRUE(gpus.ok()) << gpus.status();
-  EXPECT_EQ(cpus->losses, gpus->losses);
-  EXPECT_EQ(cpus->norms, gpus->norms);
-  EXPECT_EQ(cpus->eval_loss, gpus->eval_loss);
-  EXPECT_EQ(cpus->weights, gpus->weights);
+  ExpectSameBits(*gpus, *cpus);
   ASSERT_FALSE(gpus->num_replays.empty());
   for (int64_t count : gpus->num_replays) EXPECT_GT(count, 0);
 }
@@ -297,14 +313,11 @@ TEST_P(CopiesTest, KeepEachBit) {
     ASSERT_TRUE(run.ok()) << run.status();
     ASSERT_TRUE(wanted.ok()) << wanted.status();
     EXPECT_NE(wanted->losses.front(), wanted->losses.back());
-    EXPECT_EQ(run->losses, wanted->losses);
-    EXPECT_EQ(run->norms, wanted->norms);
-    EXPECT_EQ(run->eval_loss, wanted->eval_loss);
-    EXPECT_EQ(run->weights, wanted->weights);
+    ExpectSameBits(*run, *wanted);
   }
 }
 
-// What a rank rounds differs by layout: its own part of a weight's gradient, of a row's statistics. So does where f32
+// Each layout rounds other things: its own part of a weight's gradient, of a row's statistics. So does where f32
 // gradients are rounded to be reduced, and what is kept of the residual stream. None of it may cost more than what bf16
 // or f16 costs one rank by itself: measured here.
 TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
@@ -325,88 +338,102 @@ TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
   EXPECT_LE(many.weights, 1.5 * one.weights);
 }
 
-constexpr Layout kF32Layouts[] = {{},
-                                  {.accumulation = 4},
-                                  {.dp = 2},
-                                  {.fsdp = 2},
-                                  {.fsdp = 3},
-                                  {.fsdp = 3, .accumulation = 4},
-                                  {.dp = 2, .fsdp = 2},
-                                  {.dp = 2, .fsdp = 3, .accumulation = 2},
-                                  {.fsdp = 4},
-                                  {.accumulation = 2, .cp = 3},
-                                  {.fsdp = 2, .cp = 3},
-                                  {.cp = 3},
-                                  {.dp = 2, .sp = 2},
-                                  {.cp = 3, .sp = 2}};
-constexpr graph::DType kBF16 = graph::DType::kBF16;
-constexpr Layout kBf16Layouts[] = {{.accumulation = 4, .compute_dtype = kBF16},
-                                   {.fsdp = 2, .compute_dtype = kBF16},
-                                   {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16},
-                                   {.dp = 2, .fsdp = 2, .compute_dtype = kBF16},
-                                   {.fsdp = 2, .reduce_dtype = kBF16},
-                                   {.dp = 2, .fsdp = 2, .reduce_dtype = kBF16},
-                                   {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .reduce_dtype = kBF16},
-                                   {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .reduce_dtype = kBF16},
-                                   {.compute_dtype = kBF16, .cp = 3}};
+using graph::PipelineSchedule;
+constexpr graph::DType kBF16 = graph::DType::kBF16, kF16 = graph::DType::kF16;
+
+constexpr Layout kF32Layouts[] = {
+    {},
+    {.accumulation = 4},
+    {.dp = 2},
+    {.fsdp = 2},
+    {.fsdp = 3},
+    {.fsdp = 3, .accumulation = 4},
+    {.dp = 2, .fsdp = 2},
+    {.dp = 2, .fsdp = 3, .accumulation = 2},
+    {.fsdp = 4},
+    {.accumulation = 2, .cp = 3},
+    {.fsdp = 2, .cp = 3},
+    {.cp = 3},
+    {.dp = 2, .sp = 2},
+    {.cp = 3, .sp = 2},
+};
+constexpr Layout kPipelines[] = {
+    {.accumulation = 4, .pp = 2},
+    {.fsdp = 2, .accumulation = 6, .pp = 2},
+    {.accumulation = 6, .pp = 4, .schedule = PipelineSchedule::kZeroBubble},
+    {.fsdp = 2, .accumulation = 2, .pp = 2, .schedule = PipelineSchedule::kInterleaved, .chunks = 2},
+    {.fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
+};
+constexpr Layout kBf16Layouts[] = {
+    {.accumulation = 4, .compute_dtype = kBF16},
+    {.fsdp = 2, .compute_dtype = kBF16},
+    {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16},
+    {.dp = 2, .fsdp = 2, .compute_dtype = kBF16},
+    {.fsdp = 2, .reduce_dtype = kBF16},
+    {.dp = 2, .fsdp = 2, .reduce_dtype = kBF16},
+    {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .reduce_dtype = kBF16},
+    {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .reduce_dtype = kBF16},
+    {.compute_dtype = kBF16, .cp = 3},
+};
+constexpr Layout kF16Layouts[] = {
+    {.fsdp = 3, .accumulation = 4, .compute_dtype = kF16},
+    {.dp = 2, .fsdp = 2, .compute_dtype = kF16},
+    {.fsdp = 2, .compute_dtype = kF16, .cp = 3},
+};
 constexpr Layout kNarrowResidual[] = {
     {.compute_dtype = kBF16, .residual_dtype = kBF16},
     {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .residual_dtype = kBF16},
     {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .residual_dtype = kBF16},
     {.compute_dtype = kBF16, .cp = 3, .residual_dtype = kBF16},
-    {.fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2, .residual_dtype = kBF16}};
-constexpr Layout kF16Layouts[] = {{.fsdp = 3, .accumulation = 4, .compute_dtype = graph::DType::kF16},
-                                  {.dp = 2, .fsdp = 2, .compute_dtype = graph::DType::kF16},
-                                  {.fsdp = 2, .compute_dtype = graph::DType::kF16, .cp = 3}};
-
-std::string NameOf(const testing::TestParamInfo<Layout>& info) { return Name(info.param); }
-
-constexpr Layout kPipelines[] = {
-    {.accumulation = 4, .pp = 2},
-    {.fsdp = 2, .accumulation = 6, .pp = 2},
-    {.accumulation = 6, .pp = 4, .schedule = graph::PipelineSchedule::kZeroBubble},
-    {.fsdp = 2, .accumulation = 2, .pp = 2, .schedule = graph::PipelineSchedule::kInterleaved, .chunks = 2},
-    {.fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
+    {.fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2, .residual_dtype = kBF16},
 };
-
-constexpr Layout kQueued[] = {{},
-                              {.fsdp = 3, .accumulation = 4},
-                              {.dp = 2, .fsdp = 3, .accumulation = 2},
-                              {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .reduce_dtype = kBF16},
-                              {.fsdp = 2, .cp = 3},
-                              {.cp = 3, .sp = 2}};
-INSTANTIATE_TEST_SUITE_P(Some, QueuedTest, testing::ValuesIn(kQueued), NameOf);
-constexpr Layout kCopied[] = {{.accumulation = 2, .compute_dtype = kBF16},
-                              {.dp = 2, .fsdp = 2, .compute_dtype = kBF16},
-                              {.fsdp = 3, .accumulation = 4, .compute_dtype = graph::DType::kF16},
-                              {.fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2},
-                              {.fsdp = 2, .compute_dtype = kBF16, .cp = 3}};
-INSTANTIATE_TEST_SUITE_P(Some, CopiesTest, testing::ValuesIn(kCopied), NameOf);
-INSTANTIATE_TEST_SUITE_P(Pipelines, QueuedTest, testing::ValuesIn(kPipelines), NameOf);
+constexpr Layout kQueued[] = {
+    {},
+    {.fsdp = 3, .accumulation = 4},
+    {.dp = 2, .fsdp = 3, .accumulation = 2},
+    {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .reduce_dtype = kBF16},
+    {.fsdp = 2, .cp = 3},
+    {.cp = 3, .sp = 2},
+};
 constexpr Layout kF32Queued[] = {
-    {.fsdp = 3, .accumulation = 4}, {.dp = 2, .fsdp = 3, .accumulation = 2}, {.cp = 3, .sp = 2}};
-INSTANTIATE_TEST_SUITE_P(Some, LibrarySumsTest, testing::ValuesIn(kF32Queued), NameOf);
-INSTANTIATE_TEST_SUITE_P(Pipelines, LibrarySumsTest, testing::ValuesIn(kPipelines), NameOf);
+    {.fsdp = 3, .accumulation = 4},
+    {.dp = 2, .fsdp = 3, .accumulation = 2},
+    {.cp = 3, .sp = 2},
+};
+constexpr Layout kCopied[] = {
+    {.accumulation = 2, .compute_dtype = kBF16},
+    {.dp = 2, .fsdp = 2, .compute_dtype = kBF16},
+    {.fsdp = 3, .accumulation = 4, .compute_dtype = kF16},
+    {.fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2},
+    {.fsdp = 2, .compute_dtype = kBF16, .cp = 3},
+};
 // Two ranks that gather and reduce; several micro-batches; messages; a ring.
 constexpr Layout kTraced[] = {
     {.fsdp = 2},
     {.fsdp = 3, .accumulation = 4},
-    {.accumulation = 6, .pp = 4, .schedule = graph::PipelineSchedule::kZeroBubble},
+    {.accumulation = 6, .pp = 4, .schedule = PipelineSchedule::kZeroBubble},
     {.fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
 };
 
+std::string NameOf(const testing::TestParamInfo<Layout>& info) { return Name(info.param); }
+
 INSTANTIATE_TEST_SUITE_P(Layouts, TracedTest, testing::ValuesIn(kTraced), NameOf);
-INSTANTIATE_TEST_SUITE_P(Pipelines, ExecutionTest, testing::ValuesIn(kPipelines), NameOf);
-INSTANTIATE_TEST_SUITE_P(Pipelines, PlannedTest, testing::ValuesIn(kPipelines), NameOf);
-INSTANTIATE_TEST_SUITE_P(F32, ExecutionTest, testing::ValuesIn(kF32Layouts), NameOf);
-INSTANTIATE_TEST_SUITE_P(Bf16, PlannedTest, testing::ValuesIn(kBf16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(F32, PlannedTest, testing::ValuesIn(kF32Layouts), NameOf);
-INSTANTIATE_TEST_SUITE_P(NarrowResidual, PlannedTest, testing::ValuesIn(kNarrowResidual), NameOf);
-INSTANTIATE_TEST_SUITE_P(NarrowResidual, QueuedTest, testing::ValuesIn(kNarrowResidual), NameOf);
-INSTANTIATE_TEST_SUITE_P(NarrowResidual, NarrowTest, testing::ValuesIn(kNarrowResidual), NameOf);
+INSTANTIATE_TEST_SUITE_P(Pipelines, PlannedTest, testing::ValuesIn(kPipelines), NameOf);
+INSTANTIATE_TEST_SUITE_P(Bf16, PlannedTest, testing::ValuesIn(kBf16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(F16, PlannedTest, testing::ValuesIn(kF16Layouts), NameOf);
-INSTANTIATE_TEST_SUITE_P(F16, NarrowTest, testing::ValuesIn(kF16Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(NarrowResidual, PlannedTest, testing::ValuesIn(kNarrowResidual), NameOf);
+INSTANTIATE_TEST_SUITE_P(Some, QueuedTest, testing::ValuesIn(kQueued), NameOf);
+INSTANTIATE_TEST_SUITE_P(Pipelines, QueuedTest, testing::ValuesIn(kPipelines), NameOf);
+INSTANTIATE_TEST_SUITE_P(NarrowResidual, QueuedTest, testing::ValuesIn(kNarrowResidual), NameOf);
+INSTANTIATE_TEST_SUITE_P(Some, LibrarySumsTest, testing::ValuesIn(kF32Queued), NameOf);
+INSTANTIATE_TEST_SUITE_P(Pipelines, LibrarySumsTest, testing::ValuesIn(kPipelines), NameOf);
+INSTANTIATE_TEST_SUITE_P(F32, ExecutionTest, testing::ValuesIn(kF32Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(Pipelines, ExecutionTest, testing::ValuesIn(kPipelines), NameOf);
+INSTANTIATE_TEST_SUITE_P(Some, CopiesTest, testing::ValuesIn(kCopied), NameOf);
 INSTANTIATE_TEST_SUITE_P(Bf16, NarrowTest, testing::ValuesIn(kBf16Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(F16, NarrowTest, testing::ValuesIn(kF16Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(NarrowResidual, NarrowTest, testing::ValuesIn(kNarrowResidual), NameOf);
 
 }  // namespace
 }  // namespace tacc::worker
