@@ -31,7 +31,7 @@
 namespace tacc::worker {
 namespace {
 
-// What one rank holds of a micro-batch, an entry an input.
+// The part of a micro-batch that one rank holds, an entry an input.
 using RankInputs = std::vector<std::vector<char>>;
 
 template <typename T>
@@ -150,7 +150,7 @@ class InProcessRanks::Rank {
 
   int64_t packed_bytes() const { return communication_->packed_bytes(); }
 
-  // Of a step.
+  // Names of what a step puts out.
   std::vector<std::string> OutputNames() const {
     std::vector<std::string> names;
     for (const graph::Node& node : program_.FindGraph(graph::kUpdateGraph)->nodes) {
@@ -200,7 +200,7 @@ class InProcessRanks::Rank {
     return std::make_unique<HostDevice>(kernels);
   }
 
-  // As ranks with GPUs; all simulated devices are one GPU, whose ranks talk by way of the host.
+  // Chooses as ranks with GPUs do; all simulated devices are one GPU, whose ranks talk by way of the host.
   absl::Status ChooseTalk() {
     RankGpu gpu;
     gpu.device = device_.get();

@@ -25,7 +25,7 @@ struct MicroBatch {
   int64_t length = 0;
   std::vector<int32_t> tokens, targets;
 };
-// Called by all ranks, from their own threads.
+// Makes a micro-batch. Called by all ranks, from their own threads.
 using BatchSource = std::function<MicroBatch(int64_t step, int64_t micro_batch)>;
 
 // What the steps of a run put out: of each output of the program its values, in the order of the steps.
@@ -37,7 +37,8 @@ struct TrainingLog {
 };
 
 // The ranks of a compiled job as threads of this process: real kernels, executors, collectives and checkpoints,
-// messages in memory. For tests. Errors of all methods are those of the first rank that has one.
+// messages in memory. For tests. Not thread-safe: each method starts the ranks' threads and waits for them. Errors are
+// those of the first rank that has one.
 class InProcessRanks {
  public:
   // kOwn: every value has memory of its own instead of its place in the planned arena. kSimulatedDevice: planned, on a
@@ -54,7 +55,7 @@ class InProcessRanks {
                                                                 int ranks_a_machine = 0);
   ~InProcessRanks();
 
-  // Of a step.
+  // Micro-batches of a step.
   int64_t num_micro_batches() const;
 
   // Weights random by their `init`, optimizer states zero. What padding states have is poisoned: it has no value.
@@ -64,7 +65,8 @@ class InProcessRanks {
   // Weights and optimizer states of the checkpoint at `path`, by whatever layout it was written.
   absl::Status Load(const std::string& path);
 
-  // Steps first, first + 1, ... and adds to `log`. FailedPrecondition: an update was skipped.
+  // Trains `num_steps` steps, from `first_step` on, and adds what they put out to `log`. FailedPrecondition: an update
+  // was skipped.
   absl::Status Train(int64_t first_step, int64_t num_steps, const BatchSource& batches, TrainingLog* log);
   // Trains the step as Train does, alone and timed, and returns its trace with all ranks (graph/trace/step_trace.h).
   absl::StatusOr<std::string> TraceStep(int64_t step, const BatchSource& batches, TrainingLog* log);
@@ -99,7 +101,7 @@ class InProcessRanks {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-// The program of a rank.
+// The program of a rank, one of `stages`.
 const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64_t rank);
 
 }  // namespace tacc::worker
