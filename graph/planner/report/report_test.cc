@@ -1,5 +1,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -20,6 +23,7 @@
 namespace tacc::graph {
 namespace {
 
+using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -189,8 +193,7 @@ TEST_F(ReportTest, ExplainsACollective) {
 }
 
 TEST_F(ReportTest, ExplainsAValue) {
-  // Any gathered weight, by its value.
-  std::string name;
+  std::string name;  // of attention's result
   for (const Node& node : best_.stages[0].graphs[0].nodes) {
     if (node.op == "attention_joined") name = best_.stages[0].graphs[0].values[node.results[0]].name;
   }
@@ -199,7 +202,7 @@ TEST_F(ReportTest, ExplainsAValue) {
                                              HasSubstr("why: dim 0 goes with dim 0 of %")));
 }
 
-TEST_F(ReportTest, NamesTheNearest) {
+TEST_F(ReportTest, AnUnknownNameIsAnErrorWithTheNearest) {
   EXPECT_THAT(std::string(Explain(best_, ops_, "embed.wieght").status().message()),
               AllOf(HasSubstr("is called so; nearest: "), HasSubstr("embed.weight")));
   EXPECT_THAT(std::string(Explain(best_, ops_, ".weight").status().message()),
@@ -256,30 +259,47 @@ TEST_F(PipelineReportTest, ExplainsWhatStagesSay) {
                                                HasSubstr("who: all 2 ranks of stage 0; inside a node")));
 }
 
-TEST_F(PipelineReportTest, TheTraceShowsTheStages) {
-  using nlohmann::json;
-  const json trace = json::parse(TraceJson(best_.simulation, best_.programs(), {"first", "second"}, best_.times, ops_),
-                                 nullptr, /*allow_exceptions=*/false);
-  ASSERT_TRUE(trace.is_object());
-  std::map<int, std::string> processes;
-  std::map<std::pair<int, int>, std::string> threads;
-  std::map<std::pair<int, std::string>, std::vector<json>> slices;  // by stage and name
-  for (const json& event : trace["traceEvents"]) {
-    const int stage = event["pid"];
-    if (event["name"] == "process_name") processes[stage] = event["args"]["name"];
-    if (event["name"] == "thread_name") threads[{stage, event["tid"].get<int>()}] = event["args"]["name"];
-    if (event["ph"] == "X") slices[{stage, event["name"].get<std::string>()}].push_back(event);
-  }
-  EXPECT_EQ(processes, (std::map<int, std::string>{{0, "first"}, {1, "second"}}));
-  // Every micro-batch goes through both stages, and each of its messages is on both at once.
-  for (int m = 0; m < 4; ++m) {
-    for (const char* pass : {"forward.0 ", "backward.0 "}) {
-      for (int stage : {0, 1}) EXPECT_EQ((slices[{stage, pass + std::to_string(m)}].size()), 1u) << pass << m;
+class PipelineTraceTest : public PipelineReportTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(PipelineReportTest::SetUp());
+    const json trace =
+        json::parse(TraceJson(best_.simulation, best_.programs(), {"first", "second"}, best_.times, ops_), nullptr,
+                    /*allow_exceptions=*/false);
+    ASSERT_TRUE(trace.is_object());
+    for (const json& event : trace["traceEvents"]) {
+      const int stage = event["pid"];
+      if (event["name"] == "process_name") processes_[stage] = event["args"]["name"];
+      if (event["name"] == "thread_name") threads_[{stage, event["tid"].get<int>()}] = event["args"]["name"];
+      if (event["ph"] == "X") slices_[{stage, event["name"].get<std::string>()}].push_back(event);
     }
   }
+  double End(int stage, const char* name) {
+    const json& slice = slices_[{stage, name}][0];
+    return slice["ts"].get<double>() + slice["dur"].get<double>();
+  }
+
+  std::map<int, std::string> processes_;
+  std::map<std::pair<int, int>, std::string> threads_;               // by stage and thread
+  std::map<std::pair<int, std::string>, std::vector<json>> slices_;  // by stage and name
+};
+
+TEST_F(PipelineTraceTest, EveryMicroBatchGoesThroughBothStages) {
+  EXPECT_EQ(processes_, (std::map<int, std::string>{{0, "first"}, {1, "second"}}));
+  for (int m = 0; m < 4; ++m) {
+    for (const char* pass : {"forward.0 ", "backward.0 "}) {
+      for (int stage : {0, 1}) EXPECT_EQ((slices_[{stage, pass + std::to_string(m)}].size()), 1u) << pass << m;
+    }
+  }
+  // The second stage waits for the first, forward; the first for the second, back.
+  EXPECT_LT(End(0, "forward.0 0"), End(1, "forward.0 0"));
+  EXPECT_LT(End(1, "backward.0 0"), End(0, "backward.0 0"));
+}
+
+TEST_F(PipelineTraceTest, AMessageIsOnBothItsStagesAtOnce) {
   for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
-    const std::vector<json>& sent = slices[{from, "send to stage " + std::to_string(to)}];
-    const std::vector<json>& received = slices[{to, "recv from stage " + std::to_string(from)}];
+    const std::vector<json>& sent = slices_[{from, "send to stage " + std::to_string(to)}];
+    const std::vector<json>& received = slices_[{to, "recv from stage " + std::to_string(from)}];
     ASSERT_EQ(sent.size(), 4u);
     ASSERT_EQ(received.size(), 4u);
     for (size_t m = 0; m < sent.size(); ++m) {
@@ -289,15 +309,8 @@ TEST_F(PipelineReportTest, TheTraceShowsTheStages) {
       EXPECT_EQ(sent[m]["args"]["name"], received[m]["args"]["name"]);
       EXPECT_GT(sent[m]["args"]["sent_bytes"], 0);
     }
-    EXPECT_THAT((threads[{from, sent[0]["tid"].get<int>()}]), HasSubstr("communication channel "));
+    EXPECT_THAT((threads_[{from, sent[0]["tid"].get<int>()}]), HasSubstr("communication channel "));
   }
-  // The second stage waits for the first, forward; the first for the second, back.
-  const auto end = [&](int stage, const char* name) {
-    const json& slice = slices[{stage, name}][0];
-    return slice["ts"].get<double>() + slice["dur"].get<double>();
-  };
-  EXPECT_LT(end(0, "forward.0 0"), end(1, "forward.0 0"));
-  EXPECT_LT(end(1, "backward.0 0"), end(0, "backward.0 0"));
 }
 
 // Every tag is closed, and nothing is loaded from anywhere.
@@ -325,7 +338,7 @@ void CheckPage(const std::string& html) {
   EXPECT_EQ(open, std::vector<std::string>{"body"});
 }
 
-TEST_F(ReportTest, TracesBelowEachOther) {
+TEST_F(ReportTest, DrawsTracesBelowEachOther) {
   const std::string text = TraceJson(best_.simulation, best_.programs(), {"each of 16 ranks"}, best_.times, ops_);
   const auto html = TraceHtml({{"predicted <a>", text}, {"measured", text}});
   ASSERT_TRUE(html.ok()) << html.status();
@@ -339,7 +352,7 @@ TEST_F(ReportTest, TracesBelowEachOther) {
   EXPECT_FALSE(TraceHtml({{"x.json", R"({"traceEvents": [1, {"ph": "X", "pid": "a", "args": 3}]})"}}).ok());
 }
 
-TEST_F(PipelineReportTest, TracesOfDifferentLayouts) {
+TEST_F(PipelineReportTest, WarnsOfTracesOfDifferentLayouts) {
   const std::string text = TraceJson(best_.simulation, best_.programs(), {"first", "second"}, best_.times, ops_);
   const std::string layout = LayoutOf(*best_.programs()[0]);
   EXPECT_THAT(layout, AllOf(testing::StartsWith("pp=2 "), testing::EndsWith(", 4 micro-batches")));
@@ -363,9 +376,8 @@ TEST_F(PipelineReportTest, TracesOfDifferentLayouts) {
   EXPECT_THAT(unknown->warning, HasSubstr("old: not said; measured: pp=2"));
 }
 
-// A step of a rank on a device: compute, communicators by their numbers, copies; and what the colours in it mean.
-TEST(TraceHtml, OrdersThreads) {
-  using nlohmann::json;
+// A step of a rank on a device: compute, communicators by their numbers, copies.
+TEST(TraceHtml, OrdersThreadsAndSaysWhatTheirColoursMean) {
   json events =
       json::array({{{"ph", "M"}, {"name", "process_name"}, {"pid", 0}, {"tid", 0}, {"args", {{"name", "rank 0"}}}}});
   const auto add = [&](int thread, const char* name, int sort_index, const char* category, const char* slice) {
@@ -397,7 +409,7 @@ TEST(TraceHtml, OrdersThreads) {
                     HasSubstr("data-l=\"recv, 0\""), Not(HasSubstr("communication that is waited for"))));
 }
 
-TEST_F(ReportTest, ExplainsALayout) {
+TEST_F(ReportTest, ALayoutByItsNameIsPartOfARequest) {
   EXPECT_TRUE(NamesLayout("tp=8"));
   EXPECT_FALSE(NamesLayout("all_gather"));
   PlanRequest asked = request_;
@@ -413,8 +425,10 @@ TEST_F(ReportTest, ExplainsALayout) {
   EXPECT_EQ(error("zero_stage=4"), "--explain zero_stage=4: zero_stage = 4; wanted 1, 2 or 3");
   EXPECT_EQ(error("tp=2,tp=4"), "--explain tp=2,tp=4: tp is there twice");
   EXPECT_THAT(error("pt=2"), HasSubstr("\"pt\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc"));
+}
 
-  asked = request_;
+TEST_F(ReportTest, ExplainsALayoutBesideTheOneThatIsTaken) {
+  PlanRequest asked = request_;
   ASSERT_TRUE(SetLayout("dp=4,fsdp=4", asked).ok());
   const auto planned = PlanCandidates(asked, TestModel(2), ops_);
   ASSERT_TRUE(planned.ok()) << planned.status();

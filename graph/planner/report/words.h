@@ -1,3 +1,4 @@
+// A plan in words, as people read it.
 #ifndef TACC_GRAPH_PLANNER_REPORT_WORDS_H_
 #define TACC_GRAPH_PLANNER_REPORT_WORDS_H_
 
@@ -17,7 +18,7 @@ std::string ClusterText(const Cluster& cluster);
 std::string MeshText(const Layout& layout);
 std::string HowText(const Layout& layout);
 
-// What an axis of the mesh means for the job, a sentence or two: what its groups share or split, and where they lie.
+// A sentence or two about an axis of the mesh: what its groups share or split, and where they lie.
 std::string AxisInWords(const Finalist& finalist, int axis);
 
 // What the job will do on the cluster, in plain words, a paragraph an entry: the work of a step, its time, the layout,
@@ -46,7 +47,7 @@ std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t a
 // "0", "0 and 1", "0, 1 and 2".
 std::string ListText(const std::vector<int64_t>& numbers);
 
-// Names that are listed or suggested, at most.
+// The most names that are listed or suggested.
 inline constexpr size_t kMaxNames = 5;
 
 }  // namespace tacc::graph
