@@ -195,6 +195,7 @@ class Planner {
     planned_.candidates.push_back(*std::move(candidate));
   }
 
+  // Analyzes the model into work_, and makes the search for it.
   absl::StatusOr<SearchRequest> MakeSearch() {
     TACC_RETURN_IF_ERROR(Analyze());
     SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
