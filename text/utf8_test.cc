@@ -18,6 +18,7 @@ TEST(ValidUtf8Test, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 100), "???");       // Surrogate.
   EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80", 100), "????");  // Above U+10FFFF.
   EXPECT_EQ(ValidUtf8("cut \xe2\x82", 100), "cut ??");
+  EXPECT_EQ(ValidUtf8("\xf5\x80 \xc3"), "?? ?");
 }
 
 TEST(ValidUtf8Test, CutsBetweenCharacters) {

@@ -1,6 +1,6 @@
 #include "worker/daemon/messages.h"
 
-#include "worker/daemon/supervision/line_splitter.h"
+#include "text/utf8.h"
 
 namespace tacc::worker {
 

@@ -24,6 +24,7 @@
 #include "machine/clock.h"
 #include "machine/folder_lock.h"
 #include "nlohmann/json.hpp"
+#include "text/utf8.h"
 #include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/export_record.h"
@@ -32,7 +33,6 @@
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/writer.h"
-#include "worker/daemon/supervision/line_splitter.h"
 #include "worker/run_folder/run_report.h"
 
 namespace tacc::worker {

@@ -15,7 +15,7 @@ class LineSplitter {
   explicit LineSplitter(size_t max_line_bytes) : max_line_bytes_(max_line_bytes) {}
 
   // Returns the lines that `num_bytes` more bytes complete, without their newlines (\n, \r\n); empty lines are left
-  // out. Bytes that are not UTF-8 become '?'.
+  // out. They are ValidUtf8 (text/utf8.h).
   std::vector<std::string> Add(const char* data, size_t num_bytes);
 
   // Returns the rest after the last newline, at the end of the stream.
@@ -26,9 +26,6 @@ class LineSplitter {
   size_t max_line_bytes_;
   std::string partial_;
 };
-
-// Returns `text` with each byte that is not part of valid UTF-8 replaced by '?'.
-std::string ValidUtf8(const std::string& text);
 
 }  // namespace tacc::worker
 

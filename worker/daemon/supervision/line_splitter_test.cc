@@ -31,11 +31,10 @@ TEST(LineSplitterTest, CutsLongLines) {
 }
 
 TEST(LineSplitterTest, BytesThatAreNotUtf8AreReplaced) {
-  EXPECT_EQ(ValidUtf8("a\xff"
-                      "b\xc3"),
-            "a?b?");
-  EXPECT_EQ(ValidUtf8("\xc0\x80 \xed\xa0\x80 \xf5\x80"), "?? ??? ??");
-  EXPECT_EQ(ValidUtf8("\xe2\x82\xac \xf0\x9f\x98\x80"), "\xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(Split("a\xff\nb\xc3\n\xe2\x82\xac", 3, 100), (Lines{"a?", "b?", "\xe2\x82\xac"}));
+  EXPECT_EQ(Split(std::string("a\0b\n", 4), 4, 100), (Lines{"a b"}));
+  // A line that is cut within a character.
+  EXPECT_EQ(Split("ab\xe2\x82\xac", 3, 4), (Lines{"ab??", "?"}));
 }
 
 }  // namespace
