@@ -15,34 +15,17 @@ namespace {
 
 using nlohmann::json;
 
-// The value at a path such as "job.train.max_steps", or null.
-const json* Find(const json& root, absl::string_view path) {
-  const json* at = &root;
-  size_t begin = 0;
-  while (begin <= path.size()) {
-    size_t end = path.find('.', begin);
-    if (end == absl::string_view::npos) end = path.size();
-    const std::string key(path.substr(begin, end - begin));
-    if (!at->is_object()) return nullptr;
-    auto it = at->find(key);
-    if (it == at->end()) return nullptr;
-    at = &*it;
-    begin = end + 1;
-  }
-  return at->is_null() ? nullptr : at;
-}
-
 class Reader {
  public:
   explicit Reader(const json& root) : root_(root) {}
 
   template <typename T>
   void Get(absl::string_view path, T* out) {
-    if (const json* value = Find(root_, path)) Take(path, *value, out);
+    if (const json* value = Find(path)) Take(path, *value, out);
   }
   template <typename T>
   void Get(absl::string_view path, std::optional<T>* out) {
-    if (const json* value = Find(root_, path)) Take(path, *value, &out->emplace());
+    if (const json* value = Find(path)) Take(path, *value, &out->emplace());
   }
   // An enum value PREFIX_WORD as "word".
   void GetEnum(absl::string_view path, absl::string_view prefix, std::string* out) {
@@ -51,9 +34,32 @@ class Reader {
     if (text.empty()) return;
     *out = absl::AsciiStrToLower(text.rfind(std::string(prefix), 0) == 0 ? text.substr(prefix.size()) : text);
   }
+  // The value at a path such as "job.train.max_steps"; null where it is not there, or null.
+  const json* Find(absl::string_view path) {
+    const json* at = &root_;
+    size_t begin = 0;
+    while (begin <= path.size() && !at->is_null()) {
+      const size_t end = std::min(path.find('.', begin), path.size());
+      if (!at->is_object()) {
+        WrongType(path.substr(0, begin - 1), *at);
+        return nullptr;
+      }
+      const auto found = at->find(std::string(path.substr(begin, end - begin)));
+      if (found == at->end()) return nullptr;
+      at = &*found;
+      begin = end + 1;
+    }
+    return at->is_null() ? nullptr : at;
+  }
+  // The first of what has a wrong type.
   const absl::Status& status() const { return status_; }
 
  private:
+  void WrongType(absl::string_view path, const json& value) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(absl::StrCat("compile request: ", path, " has a wrong type: ", value.dump()));
+  }
+
   template <typename T>
   void Take(absl::string_view path, const json& value, T* out) {
     bool fits = false;
@@ -80,9 +86,8 @@ class Reader {
     }
     if (fits) {
       *out = value.get<T>();
-    } else if (status_.ok()) {
-      status_ =
-          absl::InvalidArgumentError(absl::StrCat("compile request: ", path, " has a wrong type: ", value.dump()));
+    } else {
+      WrongType(path, value);
     }
   }
 
@@ -255,7 +260,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   TACC_RETURN_IF_ERROR(r.status());
   if (plan.world < 1)
     return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
-  if (const json* cluster = Find(root, "cluster")) {
+  const json* cluster = r.Find("cluster");
+  if (cluster != nullptr) {
     TACC_ASSIGN_OR_RETURN(plan.cluster, ParseCluster(cluster->dump()));
     plan.world = plan.cluster.num_devices();
     device = ProfileOf(plan.cluster.machine);
@@ -266,7 +272,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   device.sums_in_order = plan.cluster.machine.sums_in_order =
       is_deterministic && kind != nullptr && kind->sums_in_library;
   // Of devices that are not known, neither is what they lack (`tacc-plan check`).
-  if (Find(root, "cluster") != nullptr || Find(root, "device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
+  if (cluster != nullptr || r.Find("device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }

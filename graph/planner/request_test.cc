@@ -332,6 +332,10 @@ TEST(CompileRequest, RefusesWhatItCannotDo) {
   EXPECT_EQ(ParseCompileRequest("[]").status().message(), "compile request: not a JSON object");
   EXPECT_EQ(ParseCompileRequest(Replaced(kRequest, "\"max_steps\": 10", "\"max_steps\": \"x\"")).status().message(),
             "compile request: job.train.max_steps has a wrong type: \"x\"");
+  EXPECT_EQ(ParseCompileRequest(R"({"world": 2, "job": {"train": -1}})").status().message(),
+            "compile request: job.train has a wrong type: -1");
+  EXPECT_EQ(ParseCompileRequest(R"({"world": 2, "job": []})").status().message(),
+            "compile request: job has a wrong type: []");
 }
 
 TEST(CompileRequest, GradientsMayTravelNarrower) {
