@@ -100,7 +100,8 @@ int main(int argc, char** argv) {
                  "Seconds without progress after which an attempt is a hang")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
-  app.add_option("--compile-seconds", options.compile_seconds, "Seconds that each tool may take that checks, plans or compiles a job")
+  app.add_option("--compile-seconds", options.compile_seconds,
+                 "Seconds that each tool may take that checks, plans or compiles a job")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
   app.add_option(

@@ -220,9 +220,9 @@ TEST(ValidateJobTest, ChecksTheBatch) {
               ElementsAre("train.global_batch_size = 1 is not a multiple of train.per_device_train_batch_size "
                           "2147483647 x dist.dp.size 65536 x "
                           "dist.fsdp.size 65536 = 9223372032559808512; use smaller sizes"));
-  EXPECT_THAT(Messages("train { global_batch_size: 67108865 } data { seq_len: 2147483647 }"),
-              UnorderedElementsAre(HasSubstr("train.global_batch_size = 67108865"),
-                                   HasSubstr("data.seq_len = 2147483647")));
+  EXPECT_THAT(
+      Messages("train { global_batch_size: 67108865 } data { seq_len: 2147483647 }"),
+      UnorderedElementsAre(HasSubstr("train.global_batch_size = 67108865"), HasSubstr("data.seq_len = 2147483647")));
 }
 
 TEST(ValidateJobTest, ChecksTheSteps) {
