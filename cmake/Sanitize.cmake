@@ -15,7 +15,7 @@ if(TACC_SANITIZE)
 endif()
 
 if(TACC_SANITIZE MATCHES thread)
-  add_library(tacc_tsan_abseil OBJECT ${CMAKE_SOURCE_DIR}/cmake/tsan/abseil_synchronization.cc)
+  add_library(tacc_tsan_abseil OBJECT ${CMAKE_SOURCE_DIR}/tests/tsan/abseil_synchronization.cc)
   target_compile_options(tacc_tsan_abseil PRIVATE -fno-sanitize=thread)
 endif()
 function(tacc_tell_sanitizer target)

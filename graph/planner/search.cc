@@ -477,33 +477,4 @@ absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest&
   return SearchMeshes(model, request, Suggestions::kNearest);
 }
 
-std::string DescribeMemory(const MemoryEstimate& m) {
-  const std::vector<std::string> parts =
-      BytesTexts({m.weights + m.copies, m.gradients, m.optimizer, m.activations, m.temporaries}, m.total());
-  return absl::StrCat(BytesText(m.total()), " (weights ", parts[0], ", gradients ", parts[1], ", optimizer ", parts[2],
-                      ", activations ", parts[3], ", temporaries ", parts[4], ")");
-}
-
-std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& e) {
-  return {{"compute", e.compute - e.recompute},
-          {"recomputation", e.recompute},
-          {"tensor", e.tensor},
-          {"context", e.context},
-          {"expert", e.expert},
-          {"data", e.data},
-          {"sends", e.sends},
-          {"imbalance", e.imbalance},
-          {"bubble", e.bubble},
-          {"update", e.update}};
-}
-
-std::string DescribeStep(const StepEstimate& e) {
-  std::string text;
-  for (const auto& [name, seconds] : PartsOf(e)) {
-    const double percent = 100 * seconds / e.seconds;
-    if (percent >= 0.05) absl::StrAppend(&text, text.empty() ? "" : ", ", name, absl::StrFormat(" %.1f %%", percent));
-  }
-  return text;
-}
-
 }  // namespace tacc::graph

@@ -70,13 +70,6 @@ struct SearchResult {
 inline constexpr int64_t kMinTokens = 1024;
 absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest& request);
 
-// "128.0 GiB of 74.5 GiB: weights ..., ...": why the memory is not enough.
-std::string DescribeMemory(const MemoryEstimate& memory);
-// The parts of a step's seconds with their names: they add up to it.
-std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& step);
-// "compute 71.2 % (recomputed 17.1 %), tensor 8.0 %, bubble 4.1 %, ...": parts of at least 0.05 % of the step.
-std::string DescribeStep(const StepEstimate& step);
-
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PLANNER_SEARCH_H_

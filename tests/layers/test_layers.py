@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,3 +158,12 @@ def test_headers_of_several_types_open_with_a_comment():
     texts = {header: (ROOT / header).read_text() for header in headers}
     assert len(texts) > 100
     assert [header for header, text in texts.items() if len(set(types.findall(text))) > 1 and not text.startswith("//")] == []
+
+
+def test_folders_and_files_are_small():
+    """40 files in a folder, 500 lines in a .cc; folders with a file for each kernel may have more."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    sizes = Counter(str(Path(path).parent) for path in listed)
+    assert len(sizes) > 50
+    assert {folder for folder, size in sizes.items() if size > 40} <= {"kernels/cpu", "kernels/cuda"}
+    assert [path for path in listed if path.endswith(".cc") and (ROOT / path).read_text().count("\n") > 500] == []

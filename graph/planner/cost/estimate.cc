@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "graph/planner/cost/estimate_parts.h"
 #include "graph/planner/cost/pipeline_seconds.h"
 #include "graph/planner/cost/unit_seconds.h"
+#include "page/numbers.h"
 
 namespace tacc::graph {
 namespace {
@@ -128,6 +130,35 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
   e.update = estimator.Update(stage.parameters);
   e.seconds = e.compute + e.communication() + e.imbalance + e.bubble + e.update;
   return e;
+}
+
+std::string DescribeMemory(const MemoryEstimate& m) {
+  const std::vector<std::string> parts =
+      BytesTexts({m.weights + m.copies, m.gradients, m.optimizer, m.activations, m.temporaries}, m.total());
+  return absl::StrCat(BytesText(m.total()), " (weights ", parts[0], ", gradients ", parts[1], ", optimizer ", parts[2],
+                      ", activations ", parts[3], ", temporaries ", parts[4], ")");
+}
+
+std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& e) {
+  return {{"compute", e.compute - e.recompute},
+          {"recomputation", e.recompute},
+          {"tensor", e.tensor},
+          {"context", e.context},
+          {"expert", e.expert},
+          {"data", e.data},
+          {"sends", e.sends},
+          {"imbalance", e.imbalance},
+          {"bubble", e.bubble},
+          {"update", e.update}};
+}
+
+std::string DescribeStep(const StepEstimate& e) {
+  std::string text;
+  for (const auto& [name, seconds] : PartsOf(e)) {
+    const double percent = 100 * seconds / e.seconds;
+    if (percent >= 0.05) absl::StrAppend(&text, text.empty() ? "" : ", ", name, absl::StrFormat(" %.1f %%", percent));
+  }
+  return text;
 }
 
 }  // namespace tacc::graph

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "graph/ir/axis.h"
 #include "graph/ir/plan.h"
@@ -93,6 +95,13 @@ struct MemoryEstimate {
   double total() const { return weights + copies + gradients + optimizer + activations + temporaries; }
 };
 MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& layout, const Execution& execution);
+
+// "128.0 GiB of 74.5 GiB: weights ..., ...": why the memory is not enough.
+std::string DescribeMemory(const MemoryEstimate& memory);
+// The parts of a step's seconds with their names: they add up to it.
+std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& step);
+// "compute 71.2 % (recomputed 17.1 %), tensor 8.0 %, bubble 4.1 %, ...": parts of at least 0.05 % of the step.
+std::string DescribeStep(const StepEstimate& step);
 
 }  // namespace tacc::graph
 
