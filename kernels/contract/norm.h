@@ -21,7 +21,7 @@ struct NormKernels {
   void (&RmsNormGrad)(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
                       const TensorView& dx, const TensorView& dw, const TensorView& copy);
 
-  // The same with acc + dx, of dx as it would be stored, in place of dx. acc, out [R,N], of dtypes like x; out may be
+  // out = acc + dx, with dx rounded to its dtype first; the rest as above. acc, out [R,N], of dtypes like x; out may be
   // acc.
   void (&RmsNormGradAccumulate)(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
                                 const TensorView& rstd, const TensorView& out, const TensorView& dw,
