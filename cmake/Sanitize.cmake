@@ -2,7 +2,7 @@
 #   tacc_gather_sanitized_tests()  a target, sanitized-tests, of the test programs that link no LibTorch, whose wheel is
 #                                  not instrumented. Called last.
 #   tacc_tell_sanitizer(target)  lets ThreadSanitizer know what Debian's Abseil, which is not instrumented, orders in a
-# program. Of gRPC it knows nothing: programs that serve or call are left out (scripts/sanitize).
+#       program. Of gRPC it knows nothing: programs that serve or call are left out (scripts/sanitize).
 set(TACC_SANITIZE "" CACHE STRING "sanitizers to compile in, separated by commas")
 if(TACC_SANITIZE)
   add_compile_options(

@@ -18,14 +18,14 @@ std::string Stored(const std::string& path) {
 
 TEST(JobDocsTest, ThePagesAreFresh) {
   for (const auto& [path, page] :
-       {std::pair("docs/job.md", JobDocs("proto")), std::pair("docs/json.md", JsonDocs("proto"))}) {
+       {std::pair("docs/job.md", JobDocs("proto/")), std::pair("docs/json.md", JsonDocs("proto/"))}) {
     ASSERT_TRUE(page.ok()) << page.status();
     EXPECT_EQ(Stored(path), *page) << path << " is stale; run `ninja -C build docs`";
   }
 }
 
 TEST(JobDocsTest, TheOutputsFieldsAreThere) {
-  const absl::StatusOr<std::string> page = JsonDocs("proto");
+  const absl::StatusOr<std::string> page = JsonDocs("proto/");
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_THAT(*page, testing::HasSubstr("| `eta_seconds` | number, optional | Unset until steps were measured"));
   EXPECT_THAT(*page, testing::HasSubstr("| `restarts` | list of [Restart](#restart) |"));
@@ -33,7 +33,7 @@ TEST(JobDocsTest, TheOutputsFieldsAreThere) {
 }
 
 TEST(JobDocsTest, SaysWhatAFieldIs) {
-  const absl::StatusOr<std::string> page = JobDocs("proto");
+  const absl::StatusOr<std::string> page = JobDocs("proto/");
   ASSERT_TRUE(page.ok()) << page.status();
   EXPECT_THAT(
       *page,

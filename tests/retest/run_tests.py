@@ -1,29 +1,32 @@
 """Runs tests by ctest and remembers what each that passed was made of; with --touched, only those that a change has touched since.
 
-A test is made of its program and of what that names by path: programs of the build folder with those that they start, and files and folders of
-the checkout (not C++ sources: those are in the programs). A Python test is made of the files in its folder, of the modules it imports from tests/
-and client/python, and of what they all name. A test with the label `tree` reads the whole checkout.
+A C++ test is made of its program and of what the strings in its sources name, a Python test of the files in its folder, of the modules that it
+imports from tests/ and client/python, and of what they all name: programs of the build folder with those that they start, and files and folders of
+the checkout (C++ sources are in the programs). A test with the label `tree` reads the whole checkout.
 
   run_tests.py BUILD [--touched] [ctest's options]
 
 Ends as ctest does. What passed is kept in BUILD/tests_passed.json."""
 
+import ast
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree as ElementTree
 from functools import cached_property
 from pathlib import Path
 
 TOKEN = re.compile(rb"[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+-]+)*/?")
-IMPORT = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+STRING = re.compile(rb'"[^"\\\n]*"')
 CPP = (".cc", ".h", ".cu", ".c")
 MODULE_FOLDERS = ("tests/", "client/python/")
-# What a program starts or loads. It is not read from the programs: a compiler does not keep each short name in one piece.
+PACKAGE = "client/python/tacc"
+SOURCES = "TACC_SOURCES="  # In a test's environment: its C++ sources, separated by colons.
+TESTING = re.compile(r"(^|/)(testing|tests)/")  # where stand-ins of C++ tests are
+# What a program starts or loads.
 TOOLS = ("tacc-data", "tacc-plan", "tacc-rank", "libtacc_cuda.so")
 STARTS = {
     "tacc-rank": ("libtacc_cuda.so", "failpoints/tacc-rank"),
@@ -67,7 +70,7 @@ class Inputs:
         """What a word in a file names: a single word no folder, for words like `graph` are everywhere."""
         is_folder, token = token.endswith("/"), token.rstrip("/.")
         found: set[Path] = set()
-        if token in self._all_sources and not token.endswith(CPP):
+        if token in self._all_sources:
             found.add(self.root / token)
         if is_folder or "/" in token:
             found |= {self.root / source for source in self._folders.get(token, [])}
@@ -90,32 +93,49 @@ class Inputs:
         return set(self.sources)
 
     def _names(self, path: Path) -> frozenset[Path]:
-        """What a test's program or a file at `path` names, or a program for users starts."""
-        if path not in self._named and path.is_relative_to(self.build) and not path.is_relative_to(self.build / "tests"):
-            self._named[path] = frozenset(self.build / name for name in STARTS.get(path.name, ()))
-        elif path not in self._named:
-            content = strings_of(path) if path.is_relative_to(self.build) else path.read_bytes()
-            found = set()
-            if b"TACC_BUILD" in content and path.is_relative_to(self.build):
-                found |= {self.build / name for name in ("taccctl", *STARTS["taccctl"])}
-            for token in set(TOKEN.findall(content)):
-                found |= self._resolve(token.decode())
-            if path.suffix == ".py":
-                for module in IMPORT.findall(content.decode()):
-                    for part in module.split("."):
-                        found |= {self.root / source for source in self._modules.get(part, [])}
+        """What the program at `path` starts, or what the file there names: Python, the sources and stand-ins of C++ tests, golden files, which begin
+        with a command. Of other files it does not count."""
+        if path not in self._named:
+            if path.is_relative_to(self.build):
+                found = {self.build / name for name in STARTS.get(path.name, ())}
+            elif path.suffix == ".py":
+                found = self._named_in(path.read_bytes()) | self._imported(path)
+            elif path.suffix == ".golden":
+                found = self._named_in(path.read_bytes())
+            elif path.suffix in CPP:
+                strings = b"\n".join(STRING.findall(path.read_bytes()))
+                found = self._named_in(strings)
+                if b"TACC_BUILD" in strings:
+                    found |= {self.build / name for name in ("taccctl", *STARTS["taccctl"])}
+                found = {name for name in found if name.suffix not in CPP or TESTING.search(str(name))}
+            else:
+                found = set()
             self._named[path] = frozenset(found)
         return self._named[path]
 
-    def _is_read(self, path: Path) -> bool:
-        """Whether what a file names counts: of programs, Python files and golden files, which begin with a command; not of data."""
-        return path.is_relative_to(self.build) or path.suffix in (".py", ".golden")
+    def _named_in(self, text: bytes) -> set[Path]:
+        found: set[Path] = set()
+        for token in set(TOKEN.findall(text)):
+            found |= self._resolve(token.decode())
+        return found
+
+    def _imported(self, path: Path) -> set[Path]:
+        text = path.read_text()
+        found = set(self._folders.get(PACKAGE, [])) if '"-m", "tacc"' in text else set()
+        for node in ast.walk(ast.parse(text)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or "", *(alias.name for alias in node.names)] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                for part in name.split("."):
+                    found |= set(self._folders.get(PACKAGE, []) if part == "tacc" else self._modules.get(part, []))
+        return {self.root / source for source in found}
 
     def of(self, words: list[str], labels: list[str]) -> set[Path]:
         """The files that a test with these words (its command line and environment) and labels is made of."""
         if "tree" in labels:
             return {self.root / source for source in self.sources}
-        todo = [path for word in words for path in [Path(word)] if path.is_file() and self._is_ours(path)]
+        paths = [Path(path) for word in words for path in (word.removeprefix(SOURCES).split(":") if word.startswith(SOURCES) else [word])]
+        todo = [path for path in paths if path.is_file() and self._is_ours(path)]
         for path in list(todo):
             if path.suffix == ".py":
                 folder = str(path.parent.relative_to(self.root))
@@ -125,8 +145,7 @@ class Inputs:
             path = todo.pop()
             if path not in inputs:
                 inputs.add(path)
-                if self._is_read(path):
-                    todo += self._names(path)
+                todo += self._names(path)
         return inputs
 
     def _is_ours(self, path: Path) -> bool:
@@ -141,13 +160,6 @@ class Inputs:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def strings_of(program: Path) -> bytes:
-    """The constant data of a program, where its strings are."""
-    with tempfile.NamedTemporaryFile() as data:
-        subprocess.run(["objcopy", "-O", "binary", "--only-section=.rodata", program, data.name], check=True)
-        return Path(data.name).read_bytes()
-
-
 def ctest_tests(build: Path) -> dict[str, tuple[list[str], list[str]]]:
     """The words (command line and environment) and the labels of each test that ctest knows."""
     shown = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
@@ -159,9 +171,9 @@ def ctest_tests(build: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def passed(report: Path) -> set[str]:
-    """The tests that passed, or had nothing to run here, by ctest's report (JUnit XML)."""
+    """The tests that passed, by ctest's report (JUnit XML). What was skipped may run on another day."""
     cases = ElementTree.parse(report).iter("testcase")
-    return {case.get("name") for case in cases if case.get("status") in ("run", "notrun") and case.find("failure") is None}
+    return {case.get("name") for case in cases if case.get("status") == "run" and case.find("failure") is None}
 
 
 def main(build: Path, touched: bool, options: list[str]) -> int:
