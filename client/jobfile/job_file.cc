@@ -467,8 +467,9 @@ void CheckCheckpointPaths(const v1::CheckpointSpec& checkpoint, std::vector<std:
     wrong->push_back(absl::StrCat("checkpoint.dir = ", dir, " is no folder; name one, which need not be there yet, or ",
                                   "leave it out"));
   }
-  if (const std::string& from = checkpoint.resume_from_checkpoint();
-      is_folder(from) && !std::filesystem::exists(absl::StrCat(from, "/manifest.json"), ignored)) {
+  if (const std::string& from = checkpoint.resume_from_checkpoint();  // or a word
+      absl::StartsWith(from, "/") && is_folder(from) &&
+      !std::filesystem::exists(absl::StrCat(from, "/manifest.json"), ignored)) {
     wrong->push_back(absl::StrCat("checkpoint.resume_from_checkpoint = ", from,
                                   " is no checkpoint: it has no manifest.json; name a folder such as "
                                   "runs/NAME/step-00000200.a1"));

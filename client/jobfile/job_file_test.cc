@@ -216,6 +216,12 @@ TEST(JobFileTest, PathsThatAreReadMustBeThere) {
             "checkpoint.resume_from_checkpoint = " +
                 folder +
                 " is no checkpoint: it has no manifest.json; name a folder such as runs/NAME/step-00000200.a1");
+  // A word is no path, whatever is called so where the command runs.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directories(folder + "/auto");
+  std::filesystem::current_path(folder);
+  EXPECT_TRUE(CheckPaths(*spec).ok()) << CheckPaths(*spec);
+  std::filesystem::current_path(before);
   std::filesystem::remove_all(folder);
 }
 

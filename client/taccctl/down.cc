@@ -22,15 +22,17 @@ namespace {
 constexpr double kCancelSeconds = 120;
 constexpr int kStopMilliseconds = 10000;
 
-// Stops jobs that have not ended, after a checkpoint; says which.
-void CancelJobs(const std::string& address, Context& context) {
+// Stops jobs that have not ended, after a checkpoint; says which. Cancelled: interrupted before each was asked to. (An
+// interrupt later leaves the waiting for checkpoints.)
+absl::Status CancelJobs(const std::string& address, Context& context) {
   CoordinatorClient client(address, &context.interrupt);
   const absl::StatusOr<std::vector<v1::Job>> jobs = client.List(1000);
-  if (!jobs.ok()) return;
+  if (!jobs.ok()) return absl::IsCancelled(jobs.status()) ? jobs.status() : absl::OkStatus();
   std::vector<std::string> stopped;
   for (const v1::Job& job : *jobs) {
     if (HasEnded(job.phase())) continue;
     const absl::StatusOr<v1::Job> cancelled = client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT);
+    if (absl::IsCancelled(cancelled.status())) return cancelled.status();
     if (!cancelled.ok()) continue;
     if (HasEnded(cancelled->phase())) {
       context.err << "cancelled " << job.id() << ", which did not run" << std::endl;
@@ -38,14 +40,15 @@ void CancelJobs(const std::string& address, Context& context) {
       stopped.push_back(job.id());
     }
   }
-  if (stopped.empty()) return;
+  if (stopped.empty()) return absl::OkStatus();
   context.err << "stopping " << absl::StrJoin(stopped, ", ") << " after a checkpoint" << std::endl;
   for (const std::string& id : stopped) {
     v1::WatchRequest request;
     request.set_job(id);
     const absl::Status status = client.Watch(request, kCancelSeconds, [](const v1::WatchResponse&) {});
-    if (!status.ok()) return;
+    if (!status.ok()) break;
   }
+  return absl::OkStatus();
 }
 
 // SIGTERM to all, SIGKILL to those that are still there after ten seconds.
@@ -78,7 +81,8 @@ int Down(const GlobalOptions& global, Context& context) {
   if (!lock.held())
     return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
                 &context);
-  CancelJobs(state->address, context);
+  if (const absl::Status asked = CancelJobs(state->address, context); !asked.ok())
+    return Fail(absl::CancelledError("interrupted: nothing was stopped but jobs; run the command again"), &context);
   std::vector<UpProcess> workers, others;
   for (const UpProcess& process : state->processes)
     (absl::StartsWith(process.name, "worker-") ? workers : others).push_back(process);

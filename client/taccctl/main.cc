@@ -11,6 +11,7 @@
 
 #include "client/taccctl/taccctl.h"
 #include "machine/clock.h"
+#include "machine/exit_code.h"
 
 extern char** environ;
 
@@ -72,7 +73,7 @@ int main(int argc, char** argv) {
                                 std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string(),
                                 *interrupt,
                                 EndWithReader,
-                                [] { _exit(128 + SIGINT); }};
+                                [] { _exit(tacc::kExitError); }};
   const int code = tacc::client::RunTaccctl(std::vector<std::string>(argv + 1, argv + argc), context);
   std::cout.flush();
   // Not through static destructors: gRPC's threads may still hold on to them.

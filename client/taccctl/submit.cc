@@ -80,11 +80,6 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   }
   const absl::StatusOr<v1::SubmitResponse> response =
       client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
-  if (absl::IsCancelled(response.status())) {
-    return Fail(absl::CancelledError(absl::StrCat("interrupted: the job may be submitted, `",
-                                                  CommandStart(global, context), " list` shows it then")),
-                &context);
-  }
   if (!response.ok()) return Fail(response.status(), &context);
   const v1::Job& job = response->job();
   if (global.form == OutputForm::kJson) {

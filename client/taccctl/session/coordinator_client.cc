@@ -118,7 +118,8 @@ struct CoordinatorClient::Connection {
         "; start one on this machine with `taccctl up`, or say where it is with --address or TACC_ADDRESS"));
   }
 
-  // Cancelled when an interrupt comes while it waits; what came before is the caller's to look at.
+  // Cancelled when an interrupt comes while it waits; what came before is the caller's to look at. What the command was
+  // aborted with, if it was.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (v1::CoordinatorService::Stub::*method)(grpc::ClientContext*,
                                                                                      const Request&, Response*),
@@ -132,7 +133,11 @@ struct CoordinatorClient::Connection {
       const Interrupt::Hook hook(interrupt, seen, [&context] { context.TryCancel(); });
       status = (*stub.*method)(&context, request, &response);
     }
+    if (!status.ok() && !interrupt->aborted().ok()) return interrupt->aborted();
     if (!status.ok() && interrupt->count() > seen) return absl::CancelledError("interrupted");
+    // A coordinator that stops ends its calls so.
+    if (status.error_code() == grpc::StatusCode::CANCELLED)
+      return Explain(grpc::Status(grpc::StatusCode::UNAVAILABLE, status.error_message()));
     if (!status.ok()) return Explain(status);
     was_connected = true;
     return response;
@@ -179,10 +184,13 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& 
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(kSubmitRetrySeconds);
   // A coordinator that was never there is not waited for.
   const absl::StatusOr<v1::GetVersionResponse> there = GetVersion();
-  if (absl::IsUnavailable(there.status()) || absl::IsCancelled(there.status())) return there.status();
+  if (absl::IsCancelled(there.status())) return absl::CancelledError("interrupted: the job was not submitted");
+  if (absl::IsUnavailable(there.status())) return there.status();
   Backoff backoff;
   while (true) {
     auto response = connection_->Call(&v1::CoordinatorService::Stub::Submit, request, kLongCallSeconds);
+    if (absl::IsCancelled(response.status()))
+      return absl::CancelledError("interrupted: the job may be submitted, `taccctl list` shows it then");
     if (!absl::IsUnavailable(response.status()) || std::chrono::steady_clock::now() > give_up) return response;
     if (interrupt_->WaitFor(backoff.Next(), interrupt_->count())) return response;
   }

@@ -8,8 +8,7 @@ namespace tacc::client {
 void Interrupt::Raise() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++count_;
-  changed_.notify_all();
-  if (hook_) hook_();
+  Tell();
 }
 
 void Interrupt::Signal(double now) {
@@ -24,8 +23,12 @@ void Interrupt::Signal(double now) {
 void Interrupt::Abort(const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   aborted_.Update(status);
+  Tell();
+}
+
+void Interrupt::Tell() {
   changed_.notify_all();
-  if (hook_) hook_();
+  for (const std::function<void()>* hook : hooks_) (*hook)();
 }
 
 int Interrupt::count() const {
@@ -44,15 +47,16 @@ bool Interrupt::WaitFor(double seconds, int seen) const {
                            [&] { return count_ > seen || !aborted_.ok(); });
 }
 
-Interrupt::Hook::Hook(Interrupt* interrupt, int seen, std::function<void()> function) : interrupt_(interrupt) {
+Interrupt::Hook::Hook(Interrupt* interrupt, int seen, std::function<void()> function)
+    : interrupt_(interrupt), function_(std::move(function)) {
   const std::lock_guard<std::mutex> lock(interrupt_->mutex_);
-  if (interrupt_->count_ > seen || !interrupt_->aborted_.ok()) function();
-  interrupt_->hook_ = std::move(function);
+  if (interrupt_->count_ > seen || !interrupt_->aborted_.ok()) function_();
+  interrupt_->hooks_.push_back(&function_);
 }
 
 Interrupt::Hook::~Hook() {
   const std::lock_guard<std::mutex> lock(interrupt_->mutex_);
-  interrupt_->hook_ = nullptr;
+  std::erase(interrupt_->hooks_, &function_);
 }
 
 }  // namespace tacc::client

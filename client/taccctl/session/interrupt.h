@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -14,13 +15,13 @@ namespace tacc::client {
 // from a signal handler.
 class Interrupt {
  public:
-  // The user wants to leave (SIGINT, SIGTERM): counted, and the current hook is called.
+  // The user wants to leave (SIGINT, SIGTERM): counted, and the hooks are called.
   void Raise();
   // The same for a signal that came at `now` (steady seconds). Signals within kOneWishSeconds of one that counted are
   // the same wish: who is asked to end in front of this process may send on what its whole group has got already.
   void Signal(double now);
   static constexpr double kOneWishSeconds = 1;
-  // The command cannot go on, because of `status` (not OK); the first one stays. The current hook is called.
+  // The command cannot go on, because of `status` (not OK); the first one stays. The hooks are called.
   void Abort(const absl::Status& status);
 
   // How often Raise was called.
@@ -32,8 +33,8 @@ class Interrupt {
   bool WaitFor(double seconds, int seen) const;
 
   // While it lives, `function` is called by Raise and Abort, on their thread and under a lock: it must be short and
-  // call no method of Interrupt. Called at once when Raise was called more than `seen` times before, or Abort. Only one
-  // at a time.
+  // call no method of Interrupt. Called at once when Raise was called more than `seen` times before, or Abort. Hooks
+  // nest: all that live are called.
   class Hook {
    public:
     Hook(Interrupt* interrupt, int seen, std::function<void()> function);
@@ -42,16 +43,20 @@ class Interrupt {
     Hook& operator=(const Hook&) = delete;
 
    private:
-    Interrupt* interrupt_;
+    Interrupt* const interrupt_;
+    const std::function<void()> function_;
   };
 
  private:
+  // Under the lock.
+  void Tell();
+
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   int count_ = 0;
   double last_signal_ = -kOneWishSeconds;  // That counted.
   absl::Status aborted_;
-  std::function<void()> hook_;
+  std::vector<const std::function<void()>*> hooks_;
 };
 
 }  // namespace tacc::client

@@ -19,5 +19,22 @@ TEST(Interrupt, SignalsOfOneKeyPressAreOneWish) {
   EXPECT_EQ(interrupt.count(), 3);
 }
 
+TEST(Interrupt, HooksNest) {
+  Interrupt interrupt;
+  int outer = 0, inner = 0;
+  const Interrupt::Hook stream(&interrupt, 0, [&] { ++outer; });
+  {
+    const Interrupt::Hook call(&interrupt, 0, [&] { ++inner; });
+    interrupt.Raise();
+    EXPECT_EQ(outer, 1);
+    EXPECT_EQ(inner, 1);
+  }
+  interrupt.Raise();
+  EXPECT_EQ(outer, 2);
+  EXPECT_EQ(inner, 1);
+  const Interrupt::Hook late(&interrupt, 1, [&] { ++inner; });
+  EXPECT_EQ(inner, 2);
+}
+
 }  // namespace
 }  // namespace tacc::client
