@@ -238,7 +238,7 @@ void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile&
   auto work = std::make_shared<Work>();
   work->cancel = std::move(cancel);
   work->run = [this, spec, world, device, planned](const std::atomic<bool>& cancel) {
-    if (cancel) return planned(absl::CancelledError("the plan was stopped before it began"));
+    if (cancel) return planned(absl::CancelledError("the coordinator is stopping"));  // Or nobody waits.
     std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
     if (mkdtemp(dir.data()) == nullptr)
       return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));

@@ -425,6 +425,7 @@ TEST_F(ServerTest, AClientThatGoesAwayEndsItsPlan) {
   leaves.join();
   // Its planner would keep the next one waiting.
   grpc::ClientContext next;
+  next.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   EXPECT_TRUE(stub_->Plan(&next, request, &response).ok());
 }
 

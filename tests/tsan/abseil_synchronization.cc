@@ -1,7 +1,7 @@
 // What ThreadSanitizer has to be told of Abseil's synchronization: the library is Debian's, not instrumented, so that
 // without this all that a mutex or a notification guards looks like a race. Linked into programs that are built with
-// TACC_SANITIZE=thread (cmake/Sanitize.cmake), before the library: each function here tells what it orders, and calls the
-// library's own.
+// TACC_SANITIZE=thread (cmake/Sanitize.cmake), before the library: each function here tells what it orders, and calls
+// the library's own.
 #include <dlfcn.h>
 
 #include <cstdio>

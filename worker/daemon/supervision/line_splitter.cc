@@ -5,6 +5,7 @@
 #include "text/utf8.h"
 
 namespace tacc::worker {
+
 void LineSplitter::Take(std::vector<std::string>* lines) {
   if (!partial_.empty() && partial_.back() == '\r') partial_.pop_back();
   if (!partial_.empty()) lines->push_back(ValidUtf8(partial_));
