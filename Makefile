@@ -75,11 +75,12 @@ soak: everything ## kill rank, daemon and coordinator at random moments
 
 lint: setup ## check C++, CMake, Python, shell and Markdown files, as make test does
 	@scripts/lint
+	@scripts/tidy quick
 
-tidy: setup ## run clang-tidy over the C++ files, what make lint leaves out for its time
+tidy: setup ## run clang-tidy over all C++ files, of which make lint takes some, for its time
 	@scripts/tidy
 
-sanitize: setup ## run the unit tests under AddressSanitizer and UBSan
+sanitize: setup ## run the unit tests under AddressSanitizer, UBSan and ThreadSanitizer
 	@scripts/sanitize
 
 format: setup ## mend it
