@@ -5,6 +5,7 @@ of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of P
 
 from __future__ import annotations
 
+import copy
 import os
 import statistics
 from pathlib import Path
@@ -78,11 +79,12 @@ def test_training(case: Case, tmp_path: Path, table: list[str]):
     draws = []
     for seed in range(case.bf16_draws):
         folder = tmp_path / f"draw-{seed}"
-        save(case, build(case, seed), folder / "model")
-        reference = {p: reference_run(case, build(case, seed), steps, p) for p in ("fp32", "bf16")}
-        ours = {p: our_run(case, build(case, seed), folder / "model", data, folder, p) for p in ("fp32", "bf16")}
+        module = build(case, seed)
+        save(case, module, folder / "model")
+        reference = {p: reference_run(case, copy.deepcopy(module), steps, p) for p in ("fp32", "bf16")}
+        ours = {p: our_run(case, module, folder / "model", data, folder, p) for p in ("fp32", "bf16")}
         draws.append((_distances(ours, "bf16"), _distances(reference, "bf16")))
-    exact = reference_run(case, build(case, seed), steps, "fp64")  # fp32 is compared on the last draw
+    exact = reference_run(case, module, steps, "fp64")  # fp32 is compared on the last draw
     assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
     row = [case.family, case.name, f"{exact.losses[0]:.3f} -> {exact.losses[-1]:.3f}"]
     failures = []
@@ -120,9 +122,10 @@ def test_training_in_fp16(case: Case, tmp_path: Path):
     draws = []
     for seed in range(3):
         folder = tmp_path / f"draw-{seed}"
-        save(case, build(case, seed), folder / "model")
-        reference = {p: reference_run(case, build(case, seed), steps, p) for p in ("fp32", "fp16")}
-        ours = {p: our_run(case, build(case, seed), folder / "model", data, folder, p) for p in ("fp32", "fp16")}
+        module = build(case, seed)
+        save(case, module, folder / "model")
+        reference = {p: reference_run(case, copy.deepcopy(module), steps, p) for p in ("fp32", "fp16")}
+        ours = {p: our_run(case, module, folder / "model", data, folder, p) for p in ("fp32", "fp16")}
         draws.append((_distances(ours, "fp16"), _distances(reference, "fp16")))
     failures = []
     for name in QUANTITIES:
@@ -142,10 +145,11 @@ def test_training_with_clipping(case: Case, tmp_path: Path):
     distances = {quantity: [] for quantity in ("loss", "grad_norm")}  # Of each draw: ours, the reference's, the length.
     for seed in range(3):
         folder = tmp_path / f"draw-{seed}"
-        save(case, build(case, seed), folder / "model")
-        largest = reference_run(case, build(case, seed), steps, "fp64", max_grad_norm=1e9)
+        module = build(case, seed)
+        save(case, module, folder / "model")
+        largest = reference_run(case, copy.deepcopy(module), steps, "fp64", max_grad_norm=1e9)
         bound = 0.3 * min(largest.norms)
-        exact, own = (reference_run(case, build(case, seed), steps, p, bound) for p in ("fp64", "fp32"))
+        exact, own = (reference_run(case, copy.deepcopy(module), steps, p, bound) for p in ("fp64", "fp32"))
         assert min(exact.norms) > bound
         assert (_losses(largest) - _losses(exact)).norm() > 100 * 1e-7 * _losses(exact).norm(), "the bound changes nothing"
         ours = run_steps(case, pretrained(folder / "model"), data, folder / "run", "fp32", NUM_STEPS, 0.9, max_grad_norm=bound)
