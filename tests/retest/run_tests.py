@@ -20,10 +20,11 @@ from functools import cached_property
 from pathlib import Path
 
 TOKEN = re.compile(rb"[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+-]+)*/?")
-STRING = re.compile(rb'"[^"\\\n]*"')
+STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 CPP = (".cc", ".h", ".cu", ".c")
 MODULE_FOLDERS = ("tests/", "client/python/")
 PACKAGE = "client/python/tacc"
+REQUIREMENTS = "requirements.txt"  # of every Python test
 SOURCES = "TACC_SOURCES="  # In a test's environment: its C++ sources, separated by colons.
 TESTING = re.compile(r"(^|/)(testing|tests)/")  # where stand-ins of C++ tests are
 # What a program starts or loads.
@@ -98,7 +99,7 @@ class Inputs:
         if path not in self._named:
             if path.is_relative_to(self.build):
                 found = {self.build / name for name in STARTS.get(path.name, ())}
-            elif path.suffix == ".py":
+            elif self._is_python(path):
                 found = self._named_in(path.read_bytes()) | self._imported(path)
             elif path.suffix == ".golden":
                 found = self._named_in(path.read_bytes())
@@ -112,6 +113,9 @@ class Inputs:
                 found = set()
             self._named[path] = frozenset(found)
         return self._named[path]
+
+    def _is_python(self, path: Path) -> bool:
+        return path.suffix == ".py" or path.read_bytes()[:40].split(b"\n")[0].endswith(b"python3")
 
     def _named_in(self, text: bytes) -> set[Path]:
         found: set[Path] = set()
@@ -139,7 +143,7 @@ class Inputs:
         for path in list(todo):
             if path.suffix == ".py":
                 folder = str(path.parent.relative_to(self.root))
-                todo += [self.root / source for source in self._folders.get(folder, [])]
+                todo += [self.root / source for source in [*self._folders.get(folder, []), REQUIREMENTS]]
         inputs: set[Path] = set()
         while todo:
             path = todo.pop()
@@ -170,10 +174,16 @@ def ctest_tests(build: Path) -> dict[str, tuple[list[str], list[str]]]:
     return tests
 
 
-def passed(report: Path) -> set[str]:
-    """The tests that passed, by ctest's report (JUnit XML). What was skipped may run on another day."""
+def outcomes(report: Path) -> dict[str, bool]:
+    """Whether each test of a run passed, by ctest's report (JUnit XML). One that was skipped did not: it may run on another day."""
     cases = ElementTree.parse(report).iter("testcase")
-    return {case.get("name") for case in cases if case.get("status") == "run" and case.find("failure") is None}
+    return {case.get("name"): case.get("status") == "run" and case.find("failure") is None for case in cases}
+
+
+def remembered(known: dict[str, str], digests: dict[str, str], ran: dict[str, bool]) -> dict[str, str]:
+    """The digest of each test when it passed last, after this run: of one that has failed, none."""
+    kept = {name: digest for name, digest in known.items() if name in digests and name not in ran}
+    return kept | {name: digests[name] for name, has_passed in ran.items() if has_passed}
 
 
 def main(build: Path, touched: bool, options: list[str]) -> int:
@@ -194,9 +204,7 @@ def main(build: Path, touched: bool, options: list[str]) -> int:
     report.unlink(missing_ok=True)
     code = subprocess.run(["ctest", "--output-on-failure", "--no-tests=error", "--output-junit", report, *options], cwd=build).returncode
     if report.exists():
-        known = {name: digest for name, digest in known.items() if name in tests}
-        known |= {name: digests[name] for name in passed(report) if name in digests}
-        state.write_text(json.dumps(known, indent=1))
+        state.write_text(json.dumps(remembered(known, digests, outcomes(report)), indent=1))
     return code
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from run_tests import Inputs, ctest_tests, passed
+from run_tests import Inputs, ctest_tests, outcomes, remembered
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
@@ -19,6 +19,7 @@ SOURCES = {
     "tests/golden/run.py": "",
     "tests/golden/plan.golden": "$ tacc-plan plan\n",
     "graph/plan.cc": "",
+    "requirements.txt": "",
     "graph/plan_test.cc": '#include "graph/plan.h"\n#include "graph/testing/fake.h"\nRead("graph/testdata");\n',
     "graph/plan.h": "",
     "graph/testing/fake.h": 'Open("tacc-data");\n',
@@ -80,6 +81,7 @@ def touched(checkout: Path, changed: str) -> list[str]:
         ("examples/toy/model.json", ["toy_test", "lint_test"]),
         ("examples/other.json", ["lint_test"]),
         ("tests/unused.py", ["lint_test"]),
+        ("requirements.txt", ["data_test", "toy_test", "golden_test", "lint_test"]),
         ("graph/plan.cc", ["lint_test"]),  # else by the program that it becomes
     ],
 )
@@ -99,7 +101,13 @@ def test_only_what_passed_counts(tmp_path):
         '<testsuite><testcase name="a" status="run"/><testcase name="b" status="fail"><failure message=""/></testcase>'
         '<testcase name="c" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase></testsuite>'
     )
-    assert passed(tmp_path / "report.xml") == {"a"}
+    assert outcomes(tmp_path / "report.xml") == {"a": True, "b": False, "c": False}
+
+
+def test_one_that_fails_is_forgotten():
+    known = {"passes": "old", "fails": "same", "not run": "x", "gone": "y"}
+    digests = {"passes": "new", "fails": "same", "not run": "z"}
+    assert remembered(known, digests, {"passes": True, "fails": False}) == {"passes": "new", "not run": "x"}
 
 
 def test_the_tests_here_are_made_of_what_they_start():
@@ -117,7 +125,7 @@ def test_the_tests_here_are_made_of_what_they_start():
     assert {"tacc-coordinator", "failpoints/tacc-coordinator"} <= made_of("coordinator_kill_test")
     assert {"tacc-worker", "tacc-rank"} <= made_of("worker_binary_test")
     assert "proto/tacc/v1/job.proto" in made_of("job_docs_test")
-    assert "machine/device_peaks.h" in made_of("gpu_check_test")
+    assert {"machine/device_peaks.h", "bench/gpu_step.py", "requirements.txt"} <= made_of("gpu_check_test")
     assert {"tacc-rank", "failpoints/tacc-rank", "tacc-plan", "tests/e2e/cluster.py"} <= made_of("e2e_faults_test")
     assert {"tacc-rank", "tacc-plan", "tests/parity/cases.py", "client/python/tacc/shards.py"} <= made_of("parity_training_test")
     assert not {"tacc-coordinator", "taccctl"} & made_of("parity_training_test")
