@@ -170,12 +170,11 @@ struct CoordinatorClient::Connection {
 };
 
 CoordinatorClient::CoordinatorClient(const std::string& address, Interrupt* interrupt)
-    : address_(address),
-      interrupt_(interrupt),
-      interrupts_seen_(interrupt->count()),
-      connection_(std::make_unique<Connection>(address, interrupt)) {}
+    : interrupts_seen_(interrupt->count()), connection_(std::make_unique<Connection>(address, interrupt)) {}
 
 CoordinatorClient::~CoordinatorClient() = default;
+
+const std::string& CoordinatorClient::address() const { return connection_->address; }
 
 absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& spec, const std::string& request_id) {
   v1::SubmitRequest request;
@@ -192,7 +191,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& 
     if (absl::IsCancelled(response.status()))
       return absl::CancelledError("interrupted: the job may be submitted, `taccctl list` shows it then");
     if (!absl::IsUnavailable(response.status()) || std::chrono::steady_clock::now() > give_up) return response;
-    if (interrupt_->WaitFor(backoff.Next(), interrupt_->count())) return response;
+    if (connection_->interrupt->WaitFor(backoff.Next(), connection_->interrupt->count())) return response;
   }
 }
 

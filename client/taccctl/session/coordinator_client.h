@@ -21,7 +21,7 @@ class CoordinatorClient {
   CoordinatorClient(const std::string& address, Interrupt* interrupt);
   ~CoordinatorClient();
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const;
 
   // Each returns the coordinator's status; Unavailable says how to reach one, when there is none at the address;
   // Cancelled when an interrupt came while it waited: whether the coordinator has heard the request is not known then.
@@ -48,8 +48,6 @@ class CoordinatorClient {
 
  private:
   struct Connection;
-  std::string address_;
-  Interrupt* interrupt_;
   int interrupts_seen_;
   std::unique_ptr<Connection> connection_;
 };
