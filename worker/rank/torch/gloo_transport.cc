@@ -43,13 +43,13 @@ absl::Status Failure(const std::string& what, const std::exception& error) {
 // Gloo's thread is woken by each message, at times by a send of the very thread that it would preempt. That one holds
 // the lock of the connection, for which Gloo's thread does not sleep: it asks epoll again and again, and keeps the
 // sender from the processor for a whole slice of time. Where ranks have no processor to spare, a step of many small
-// collectives then takes 30 times as long (docs/design/collectives.md).
-class PreemptingNobody {
+// collectives then takes many times as long (docs/design/collectives.md).
+class ScopedBatchPolicy {
  public:
-  PreemptingNobody() : is_ordinary_(sched_getscheduler(0) == SCHED_OTHER) { Set(SCHED_BATCH); }
-  ~PreemptingNobody() { Set(SCHED_OTHER); }
-  PreemptingNobody(const PreemptingNobody&) = delete;
-  PreemptingNobody& operator=(const PreemptingNobody&) = delete;
+  ScopedBatchPolicy() : is_ordinary_(sched_getscheduler(0) == SCHED_OTHER) { Set(SCHED_BATCH); }
+  ~ScopedBatchPolicy() { Set(SCHED_OTHER); }
+  ScopedBatchPolicy(const ScopedBatchPolicy&) = delete;
+  ScopedBatchPolicy& operator=(const ScopedBatchPolicy&) = delete;
 
  private:
   // A sandbox may refuse it: then it is as before.
@@ -222,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& option
     WaitForAllAt(*store, options, "connect");
     auto gloo_options = c10d::ProcessGroupGloo::Options::create(Milliseconds(options.timeout));
     {
-      const PreemptingNobody gloo_thread;
+      const ScopedBatchPolicy policy;
       gloo_options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(options.advertise)};
     }
     gloo_options->threads = 1;
