@@ -1,9 +1,9 @@
-#include "client/jobfile/cluster_file.h"
+#include "jobfile/cluster_file.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 const KnownMachines& Known() {
@@ -55,4 +55,4 @@ TEST(ClusterFile, WhatThePlannerSaysGetsItsPlace) {
 }
 
 }  // namespace
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

@@ -1,4 +1,4 @@
-#include "client/jobfile/scalar.h"
+#include "jobfile/scalar.h"
 
 #include <cerrno>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 constexpr size_t kMaxShownBytes = 80;
@@ -182,4 +182,4 @@ absl::StatusOr<std::string> ReadString(const YamlNode& node, const std::string& 
   return node.text;
 }
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

@@ -1,4 +1,4 @@
-#include "client/jobfile/yaml_tree.h"
+#include "jobfile/yaml_tree.h"
 
 #include <map>
 #include <sstream>
@@ -11,7 +11,7 @@
 #include "yaml-cpp/mark.h"
 #include "yaml-cpp/parser.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 // Length of the UTF-8 sequence at text[i], 0 when there is none.
@@ -263,4 +263,4 @@ std::vector<Diagnostic> ParseYaml(const std::string& text, YamlNode* root) {
   return diagnostics;
 }
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

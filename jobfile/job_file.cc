@@ -1,4 +1,4 @@
-#include "client/jobfile/job_file.h"
+#include "jobfile/job_file.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -17,15 +17,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "client/jobfile/foreign_names.h"
-#include "client/jobfile/scalar.h"
-#include "client/jobfile/yaml_tree.h"
+#include "jobfile/foreign_names.h"
+#include "jobfile/scalar.h"
+#include "jobfile/yaml_tree.h"
 #include "machine/tacc_python.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "tacc/v1/options.pb.h"
 #include "text/nearest_name.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -68,15 +68,14 @@ void FindField(const Descriptor& type, const std::string& path, const std::strin
 
 class Reader {
  public:
-  Reader(std::string file, std::string directory, const JobFileOptions& options)
-      : file_(std::move(file)), directory_(std::move(directory)), options_(options) {}
+  Reader(std::string directory, const JobFileOptions& options) : directory_(std::move(directory)), options_(options) {}
 
-  absl::StatusOr<v1::JobSpec> Run(const std::string& text) {
+  JobFile Run(const std::string& text) {
     YamlNode root;
+    v1::JobSpec spec;
     diagnostics_ = ParseYaml(text, &root);
     if (diagnostics_.empty()) {
       for (size_t i = 0; i < options_.sets.size(); ++i) Set(static_cast<int>(i) + 1, options_.sets[i], &root);
-      v1::JobSpec spec;
       if (root.kind != YamlNode::Kind::kMap) {
         diagnostics_.push_back(
             {root.place,
@@ -86,17 +85,21 @@ class Reader {
         if (!spec.checkpoint().has_dir()) spec.mutable_checkpoint()->set_dir(Resolve("runs/" + spec.name()));
         Validate(spec);
       }
-      if (diagnostics_.empty()) return spec;
     }
-    return Failure();
+    std::stable_sort(diagnostics_.begin(), diagnostics_.end(), [](const Diagnostic& a, const Diagnostic& b) {
+      return std::tie(a.place.set, a.place.line, a.place.column) < std::tie(b.place.set, b.place.line, b.place.column);
+    });
+    return {std::move(spec), std::move(diagnostics_)};
   }
 
  private:
-  void Add(const Place& place, const std::string& message) { diagnostics_.push_back({place, message}); }
+  void Add(const Place& place, const std::string& message, const std::string& field = "") {
+    diagnostics_.push_back({place, message, field});
+  }
 
   void Fail(const std::string& path, const Place& place, const std::string& message) {
     failed_.insert(path);
-    Add(place, message);
+    Add(place, message, path);
   }
 
   // The value of --set number `number`; nothing when something is wrong with it. kNull: `null`.
@@ -139,8 +142,9 @@ class Reader {
     while (true) {
       if (node->kind == YamlNode::Kind::kNull) node->kind = YamlNode::Kind::kMap;
       if (node->kind != YamlNode::Kind::kMap)
-        return Add(place, absl::StrCat(path.empty() ? file_ : path, " is ", KindOf(*node),
-                                       " in the job file; it has no fields"));
+        return Add(place, path.empty()
+                              ? absl::StrCat("the job file is ", KindOf(*node), "; it has no fields")
+                              : absl::StrCat(path, " is ", KindOf(*node), " in the job file; it has no fields"));
       const size_t dot = is_map ? std::string::npos : rest.find('.');
       const std::string name = rest.substr(0, dot);
       const FieldDescriptor* field = type == nullptr ? nullptr : type->FindFieldByName(name);
@@ -215,15 +219,15 @@ class Reader {
     const ForeignName* foreign = FindForeignName(key.text);
     if (!elsewhere.empty()) {
       for (const std::string& field : elsewhere) failed_.insert(field);
-      Add(key.place, absl::StrCat(what, "; it belongs at ", absl::StrJoin(elsewhere, " or ")));
+      Add(key.place, absl::StrCat(what, "; it belongs at ", absl::StrJoin(elsewhere, " or ")), Join(path, key.text));
     } else if (foreign != nullptr) {
       if (!foreign->field.empty()) failed_.insert(foreign->field);
-      Add(key.place, absl::StrCat(what, "; ", WithTaccPython(foreign->text)));
+      Add(key.place, absl::StrCat(what, "; ", WithTaccPython(foreign->text)), Join(path, key.text));
     } else if (!nearest.empty()) {
       failed_.insert(Join(path, nearest));
-      Add(key.place, absl::StrCat(what, "; did you mean \"", nearest, "\"?"));
+      Add(key.place, absl::StrCat(what, "; did you mean \"", nearest, "\"?"), Join(path, key.text));
     } else {
-      Add(key.place, absl::StrCat(what, "; there are ", absl::StrJoin(FieldNames(type), ", ")));
+      Add(key.place, absl::StrCat(what, "; there are ", absl::StrJoin(FieldNames(type), ", ")), Join(path, key.text));
     }
   }
 
@@ -376,29 +380,10 @@ class Reader {
       std::string field = diagnostic.field;
       while (!places_.count(field) && field.find('.') != std::string::npos) field.resize(field.rfind('.'));
       const auto place = places_.find(field);
-      Add(place == places_.end() ? Place{} : place->second, diagnostic.message);
+      Add(place == places_.end() ? Place{} : place->second, diagnostic.message, diagnostic.field);
     }
   }
 
-  absl::Status Failure() {
-    std::stable_sort(diagnostics_.begin(), diagnostics_.end(), [](const Diagnostic& a, const Diagnostic& b) {
-      return std::tie(a.place.set, a.place.line, a.place.column) < std::tie(b.place.set, b.place.line, b.place.column);
-    });
-    std::vector<std::string> lines;
-    for (const Diagnostic& diagnostic : diagnostics_) {
-      if (lines.size() == kMaxDiagnostics) {
-        lines.push_back(absl::StrCat(file_, ": and ", diagnostics_.size() - kMaxDiagnostics, " more"));
-        break;
-      }
-      const Place& place = diagnostic.place;
-      const std::string where = place.set > 0 ? absl::StrCat("--set ", Cut(options_.sets[place.set - 1]))
-                                              : absl::StrCat(file_, ":", place.line, ":", place.column);
-      lines.push_back(absl::StrCat(where, ": ", diagnostic.message));
-    }
-    return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
-  }
-
-  const std::string file_;
   const std::filesystem::path directory_;
   const JobFileOptions& options_;
   std::vector<Diagnostic> diagnostics_;
@@ -410,9 +395,26 @@ class Reader {
 
 }  // namespace
 
+JobFile ReadJob(const std::string& text, const std::string& directory, const JobFileOptions& options) {
+  return Reader(directory, options).Run(text);
+}
+
 absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file, const std::string& directory,
                                          const JobFileOptions& options) {
-  return Reader(file, directory, options).Run(text);
+  JobFile job = ReadJob(text, directory, options);
+  if (job.problems.empty()) return std::move(job.spec);
+  std::vector<std::string> lines;
+  for (const Diagnostic& problem : job.problems) {
+    if (lines.size() == kMaxDiagnostics) {
+      lines.push_back(absl::StrCat(file, ": and ", job.problems.size() - kMaxDiagnostics, " more"));
+      break;
+    }
+    const Place& place = problem.place;
+    const std::string where = place.set > 0 ? absl::StrCat("--set ", Cut(options.sets[place.set - 1]))
+                                            : absl::StrCat(file, ":", place.line, ":", place.column);
+    lines.push_back(absl::StrCat(where, ": ", problem.message));
+  }
+  return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
 }
 
 absl::StatusOr<v1::JobSpec> ReadJobFile(std::istream& stream, const std::string& file, const std::string& directory,
@@ -436,53 +438,4 @@ absl::StatusOr<v1::JobSpec> LoadJobFile(const std::string& path, const JobFileOp
   return ReadJobFile(stream, path, std::filesystem::absolute(path, error).parent_path().string(), options);
 }
 
-namespace {
-
-void CheckPaths(const Message& message, const std::string& path, std::vector<std::string>* wrong) {
-  const Descriptor& type = *message.GetDescriptor();
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor* field = type.field(i);
-    const std::string name = Join(path, field->name());
-    if (field->is_repeated() || !message.GetReflection()->HasField(message, field)) continue;
-    if (field->message_type() != nullptr) {
-      CheckPaths(message.GetReflection()->GetMessage(message, field), name, wrong);
-      continue;
-    }
-    const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
-    if (!rule.has_is_read()) continue;
-    const std::string value = message.GetReflection()->GetString(message, field);
-    std::error_code ignored;
-    const auto& words = rule.path_word();
-    if (std::find(words.begin(), words.end(), value) == words.end() &&
-        std::filesystem::status(value, ignored).type() == std::filesystem::file_type::not_found)
-      wrong->push_back(absl::StrCat(name, " = ", value, " does not exist; it is ", WithTaccPython(rule.is_read())));
-  }
-}
-
-// What is there and cannot be what the job takes it for.
-void CheckCheckpointPaths(const v1::CheckpointSpec& checkpoint, std::vector<std::string>* wrong) {
-  std::error_code ignored;
-  const auto is_folder = [&](const std::string& path) { return std::filesystem::is_directory(path, ignored); };
-  if (const std::string& dir = checkpoint.dir(); std::filesystem::exists(dir, ignored) && !is_folder(dir)) {
-    wrong->push_back(absl::StrCat("checkpoint.dir = ", dir, " is no folder; name one, which need not be there yet, or ",
-                                  "leave it out"));
-  }
-  if (const std::string& from = checkpoint.resume_from_checkpoint();  // or a word
-      absl::StartsWith(from, "/") && is_folder(from) &&
-      !std::filesystem::exists(absl::StrCat(from, "/manifest.json"), ignored)) {
-    wrong->push_back(absl::StrCat("checkpoint.resume_from_checkpoint = ", from,
-                                  " is no checkpoint: it has no manifest.json; name a folder such as "
-                                  "runs/NAME/step-00000200.a1"));
-  }
-}
-
-}  // namespace
-
-absl::Status CheckPaths(const v1::JobSpec& spec) {
-  std::vector<std::string> wrong;
-  CheckPaths(spec, "", &wrong);
-  CheckCheckpointPaths(spec.checkpoint(), &wrong);
-  return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(wrong, "\n"));
-}
-
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

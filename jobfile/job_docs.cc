@@ -1,4 +1,4 @@
-#include "client/jobfile/job_docs.h"
+#include "jobfile/job_docs.h"
 
 #include <algorithm>
 #include <memory>
@@ -15,7 +15,7 @@
 #include "proto/tacc/v1/validate_job.h"
 #include "tacc/v1/options.pb.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -311,4 +311,4 @@ absl::StatusOr<std::string> JsonDocs(const std::string& proto_root) {
   return absl::StrCat(kJsonIntroduction, MessageTables(std::move(messages)));
 }
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

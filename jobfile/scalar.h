@@ -1,14 +1,14 @@
 // Values of a job file, read strictly: one spelling for each, so that nothing is read as something else.
-#ifndef TACC_CLIENT_JOBFILE_SCALAR_H_
-#define TACC_CLIENT_JOBFILE_SCALAR_H_
+#ifndef TACC_JOBFILE_SCALAR_H_
+#define TACC_JOBFILE_SCALAR_H_
 
 #include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/jobfile/yaml_tree.h"
+#include "jobfile/yaml_tree.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 
 // Each reads a scalar node as the value of field `name`. InvalidArgument says what is wrong and what to write,
 // beginning with the field's name.
@@ -28,6 +28,6 @@ absl::StatusOr<std::string> ReadString(const YamlNode& node, const std::string& 
 // "a list", "text", ...
 std::string KindOf(const YamlNode& node);
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile
 
-#endif  // TACC_CLIENT_JOBFILE_SCALAR_H_
+#endif  // TACC_JOBFILE_SCALAR_H_

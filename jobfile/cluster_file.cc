@@ -1,4 +1,4 @@
-#include "client/jobfile/cluster_file.h"
+#include "jobfile/cluster_file.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -10,10 +10,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/jobfile/scalar.h"
+#include "jobfile/scalar.h"
 #include "text/nearest_name.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 constexpr char kPrefix[] = "cluster: ";
@@ -88,4 +88,4 @@ absl::StatusOr<ClusterFile> LoadClusterFile(const std::string& path, const Known
   return ParseClusterFile(std::string(std::istreambuf_iterator<char>(stream), {}), path, known);
 }
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

@@ -1,12 +1,12 @@
 // docs/job.md and docs/json.md, from the schema.
-#ifndef TACC_CLIENT_JOBFILE_JOB_DOCS_H_
-#define TACC_CLIENT_JOBFILE_JOB_DOCS_H_
+#ifndef TACC_JOBFILE_JOB_DOCS_H_
+#define TACC_JOBFILE_JOB_DOCS_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 
 // The page about the job file as Markdown: for each section of tacc/v1/job.proto under `proto_root` its fields with
 // type, default, bounds, unit and comment. InvalidArgument when the schema does not parse or a field has no comment.
@@ -16,6 +16,6 @@ absl::StatusOr<std::string> JobDocs(const std::string& proto_root);
 // the schema does not parse.
 absl::StatusOr<std::string> JsonDocs(const std::string& proto_root);
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile
 
-#endif  // TACC_CLIENT_JOBFILE_JOB_DOCS_H_
+#endif  // TACC_JOBFILE_JOB_DOCS_H_

@@ -1,6 +1,6 @@
 // The messages for bad files are goldens, in tests/bad_input/; here is what a good file means, and what cannot be
 // written as a text.
-#include "client/jobfile/job_file.h"
+#include "jobfile/job_file.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,15 +8,16 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "client/jobfile/foreign_names.h"
-#include "client/jobfile/yaml_tree.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "jobfile/foreign_names.h"
+#include "jobfile/job_paths.h"
+#include "jobfile/yaml_tree.h"
 #include "machine/tacc_python.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 using testing::HasSubstr;
@@ -226,4 +227,4 @@ TEST(JobFileTest, PathsThatAreReadMustBeThere) {
 }
 
 }  // namespace
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

@@ -1,15 +1,16 @@
 // A job file (YAML) as a JobSpec. The schema of job.proto is the only list of fields: names and nesting are the same.
-#ifndef TACC_CLIENT_JOBFILE_JOB_FILE_H_
-#define TACC_CLIENT_JOBFILE_JOB_FILE_H_
+#ifndef TACC_JOBFILE_JOB_FILE_H_
+#define TACC_JOBFILE_JOB_FILE_H_
 
 #include <istream>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "jobfile/yaml_tree.h"
 #include "tacc/v1/job.pb.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 
 struct JobFileOptions {
   // Fields over what the file says, as `train.max_steps=200`: the value is YAML, a relative path in it is taken from
@@ -17,9 +18,19 @@ struct JobFileOptions {
   std::vector<std::string> sets;
 };
 
+// A job file as it was read.
+struct JobFile {
+  v1::JobSpec spec;
+  // All that is wrong with it, in the order of the file; empty: nothing, and `spec` is the job.
+  std::vector<Diagnostic> problems;
+};
+
 // The job in `text`, with relative paths resolved against `directory` (absolute) and checkpoint.dir set (runs/NAME when
-// not given); other unset fields stay unset. InvalidArgument otherwise: one line for each thing that is wrong,
-// `FILE:LINE:COLUMN: what, and what to do`, in the order of the file, all at once (at most 100). Any bytes are safe.
+// not given); other unset fields stay unset. Any bytes are safe.
+JobFile ReadJob(const std::string& text, const std::string& directory, const JobFileOptions& options = {});
+
+// The same job. InvalidArgument otherwise: one line for each thing that is wrong, `FILE:LINE:COLUMN: what, and what to
+// do`, all at once (at most 100).
 absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file, const std::string& directory,
                                          const JobFileOptions& options = {});
 
@@ -31,10 +42,6 @@ absl::StatusOr<v1::JobSpec> LoadJobFile(const std::string& path, const JobFileOp
 absl::StatusOr<v1::JobSpec> ReadJobFile(std::istream& stream, const std::string& file, const std::string& directory,
                                         const JobFileOptions& options = {});
 
-// Whether what the job reads (model, data, a checkpoint to go on from) is there, for a job that runs on this machine.
-// InvalidArgument otherwise, a line for each field.
-absl::Status CheckPaths(const v1::JobSpec& spec);
+}  // namespace tacc::jobfile
 
-}  // namespace tacc::client
-
-#endif  // TACC_CLIENT_JOBFILE_JOB_FILE_H_
+#endif  // TACC_JOBFILE_JOB_FILE_H_

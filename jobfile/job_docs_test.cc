@@ -1,4 +1,4 @@
-#include "client/jobfile/job_docs.h"
+#include "jobfile/job_docs.h"
 
 #include <fstream>
 #include <sstream>
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 // CTest runs it in the root of the repository.
@@ -43,4 +43,4 @@ TEST(JobDocsTest, SaysWhatAFieldIs) {
 }
 
 }  // namespace
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

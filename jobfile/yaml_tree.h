@@ -1,11 +1,11 @@
 // The part of YAML that a job file needs, as a tree with places. What YAML reads in surprising ways is an error here.
-#ifndef TACC_CLIENT_JOBFILE_YAML_TREE_H_
-#define TACC_CLIENT_JOBFILE_YAML_TREE_H_
+#ifndef TACC_JOBFILE_YAML_TREE_H_
+#define TACC_JOBFILE_YAML_TREE_H_
 
 #include <string>
 #include <vector>
 
-namespace tacc::client {
+namespace tacc::jobfile {
 
 // A place in a file, both counted from 1; the column in bytes.
 struct Place {
@@ -19,6 +19,8 @@ struct Place {
 struct Diagnostic {
   Place place;
   std::string message;
+  // Path of the field that it is about, "train.max_steps"; empty: of none.
+  std::string field;
 };
 
 struct YamlNode {
@@ -42,6 +44,6 @@ inline constexpr int kMaxYamlDepth = 16;
 // not text, values over several lines, quotes that do not close. Any bytes are safe.
 std::vector<Diagnostic> ParseYaml(const std::string& text, YamlNode* root);
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile
 
-#endif  // TACC_CLIENT_JOBFILE_YAML_TREE_H_
+#endif  // TACC_JOBFILE_YAML_TREE_H_

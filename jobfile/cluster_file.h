@@ -1,6 +1,6 @@
 // A cluster file (YAML): the machine and how many of them, for a plan without workers.
-#ifndef TACC_CLIENT_JOBFILE_CLUSTER_FILE_H_
-#define TACC_CLIENT_JOBFILE_CLUSTER_FILE_H_
+#ifndef TACC_JOBFILE_CLUSTER_FILE_H_
+#define TACC_JOBFILE_CLUSTER_FILE_H_
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/jobfile/yaml_tree.h"
+#include "jobfile/yaml_tree.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 
 // Fields and machines that tacc-plan knows (`tacc-plan machines`).
 struct KnownMachines {
@@ -36,6 +36,6 @@ absl::StatusOr<ClusterFile> ParseClusterFile(const std::string& text, const std:
                                              const KnownMachines& known);
 absl::StatusOr<ClusterFile> LoadClusterFile(const std::string& path, const KnownMachines& known);
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile
 
-#endif  // TACC_CLIENT_JOBFILE_CLUSTER_FILE_H_
+#endif  // TACC_JOBFILE_CLUSTER_FILE_H_

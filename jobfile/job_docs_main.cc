@@ -2,7 +2,7 @@
 #include <iostream>
 #include <string>
 
-#include "client/jobfile/job_docs.h"
+#include "jobfile/job_docs.h"
 
 int main(int argc, char** argv) {
   const std::string what = argc == 3 ? argv[1] : "";
@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const absl::StatusOr<std::string> page =
-      what == "job" ? tacc::client::JobDocs(argv[2]) : tacc::client::JsonDocs(argv[2]);
+      what == "job" ? tacc::jobfile::JobDocs(argv[2]) : tacc::jobfile::JsonDocs(argv[2]);
   if (!page.ok()) {
     std::cerr << page.status().message() << "\n";
     return 1;

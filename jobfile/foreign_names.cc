@@ -1,4 +1,4 @@
-#include "client/jobfile/foreign_names.h"
+#include "jobfile/foreign_names.h"
 
 #include <map>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
-namespace tacc::client {
+namespace tacc::jobfile {
 namespace {
 
 struct Group {
@@ -103,6 +103,16 @@ constexpr Group kGroups[] = {
      "remove_unused_columns",
      "leave it out: data is prepared beforehand, and read ahead", ""},
     {"data_seed", "", "train.seed"},
+    // TorchAcc's.
+    {"backend", "leave it out: the whole graph is always compiled", ""},
+    {"acc_scaled_dot_attn acc_llama disable_kernel_patches", "leave it out: attention and norms are always fused", ""},
+    {"dataloader", "leave it out: data is prepared beforehand, in samples of data.seq_len", ""},
+    {"buckets num_buckets pad_value_dict", "leave it out: samples are packed to data.seq_len, without padding",
+     "data.seq_len"},
+    {"input_names broadcast_loss", "leave it out: stages are cut from the whole graph, and all ranks know the loss",
+     ""},
+    {"flatten_parameters sync_module_states use_spmd shard_output_callable",
+     "leave it out: shards lie one behind the other, and every rank reads its own part of the weights", ""},
 };
 
 }  // namespace
@@ -148,4 +158,4 @@ std::string ForeignValue(const std::string& field, const std::string& value) {
   return found == kValues.end() ? "" : found->second;
 }
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile

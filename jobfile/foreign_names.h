@@ -1,11 +1,11 @@
 // Names and values that people bring from other tools, and how a job file says the same.
-#ifndef TACC_CLIENT_JOBFILE_FOREIGN_NAMES_H_
-#define TACC_CLIENT_JOBFILE_FOREIGN_NAMES_H_
+#ifndef TACC_JOBFILE_FOREIGN_NAMES_H_
+#define TACC_JOBFILE_FOREIGN_NAMES_H_
 
 #include <string>
 #include <vector>
 
-namespace tacc::client {
+namespace tacc::jobfile {
 
 // How a job says what another tool has a field for.
 struct ForeignName {
@@ -26,6 +26,6 @@ const ForeignName* FindForeignName(const std::string& name);
 // is nothing to say.
 std::string ForeignValue(const std::string& field, const std::string& value);
 
-}  // namespace tacc::client
+}  // namespace tacc::jobfile
 
-#endif  // TACC_CLIENT_JOBFILE_FOREIGN_NAMES_H_
+#endif  // TACC_JOBFILE_FOREIGN_NAMES_H_
