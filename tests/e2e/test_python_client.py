@@ -14,11 +14,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from cluster import BUILD, ROOT, Cluster, write_job
-
 import tacc
 import tacc.calls
 import tacc.config
+from cluster import BUILD, ROOT, Cluster, write_job
 from tacc.v1 import coordinator_pb2 as pb
 from tacc.v1 import coordinator_pb2_grpc
 
@@ -155,7 +154,7 @@ def test_what_is_wrong_has_its_field_and_place(client, tmp_path):
         client.submit(tmp_path / "nowhere.yaml")
     with pytest.raises(tacc.InputError, match="not a file"):
         client.submit(tmp_path)
-    with pytest.raises(tacc.InputError, match="a job is the path of a job file, a dict, or a tacc.Config, not int"):
+    with pytest.raises(tacc.InputError, match=r"a job is the path of a job file, a dict, or a tacc.Config, not int"):
         client.submit(3)
     with pytest.raises(tacc.JobNotFoundError, match="no job nope"):
         client.job("nope")
@@ -173,7 +172,7 @@ def test_cancel_and_timeouts(client, tmp_path):
     job = client.submit(write_job(tmp_path, **LONG))
     next(item for item in job.watch() if isinstance(item, tacc.StepMetrics))
     start = time.monotonic()
-    with pytest.raises(tacc.AnswerTimeoutError, match="has not ended after 0.5 s; it goes on"):
+    with pytest.raises(tacc.AnswerTimeoutError, match=r"has not ended after 0.5 s; it goes on"):
         job.wait(timeout=0.5, progress=False)
     assert time.monotonic() - start < 5
     assert isinstance(tacc.AnswerTimeoutError(), TimeoutError)
@@ -199,7 +198,7 @@ def test_a_plan_for_machines_that_are_not_there(client, tmp_path):
     spec.update({key: value for key, value in there.best.settings.items() if key != "resources"})
     assert client.plan(spec, gpus=16).best.mesh == there.best.mesh
     assert client.plan(spec, cluster={"machine": "a100", "nodes": 2}).raw["cluster"] != there.raw["cluster"]
-    with pytest.raises(tacc.InputError, match='machine.*"h200x"|did you mean'):
+    with pytest.raises(tacc.InputError, match=r'machine.*"h200x"|did you mean'):
         client.plan(spec, cluster={"machine": "h200x", "nodes": 2})
 
 
@@ -281,11 +280,11 @@ def test_no_coordinator(tmp_path, monkeypatch):
     monkeypatch.setattr("tacc.daemon.DEFAULT_ADDRESS", "127.0.0.1:1")
     with pytest.raises(tacc.CoordinatorError, match="no taccctl on PATH to start one"):
         tacc.Client()
-    with pytest.raises(tacc.CoordinatorError, match="no coordinator at 127.0.0.1:1"):
+    with pytest.raises(tacc.CoordinatorError, match=r"no coordinator at 127.0.0.1:1"):
         tacc.Client(start=False)
     (tmp_path / "tacc/up").mkdir(parents=True)
     (tmp_path / "tacc/up/up.json").write_text("{")
-    with pytest.raises(tacc.CoordinatorError, match="up.json is damaged"):
+    with pytest.raises(tacc.CoordinatorError, match=r"up.json is damaged"):
         tacc.Client()
 
 
@@ -325,7 +324,7 @@ def test_a_daemon_of_another_version():
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
-        with pytest.raises(tacc.VersionError, match="is tacc 0.9.3, this package is 0.1.0; install the package"):
+        with pytest.raises(tacc.VersionError, match=r"is tacc 0.9.3, this package is 0.1.0; install the package"):
             tacc.Client(address)
         service.version = "0.1.7"  # An older one of the same kind, without a call that this package makes.
         with pytest.raises(tacc.VersionError, match="cannot do that: it is of another version"):

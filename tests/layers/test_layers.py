@@ -64,9 +64,9 @@ CONFINED = {
     "cuda.h": ["worker/rank/cuda/"],
     "nccl.h": ["worker/rank/cuda/"],
     "grpcpp": ["worker/daemon/", "coordinator/", "client/", "tests/"],
-    "google": ["proto/", "worker/daemon/", "coordinator/", "client/", "tests/"],
+    "google": ["proto/", "worker/daemon/", "coordinator/", "jobfile/", "client/", "tests/"],
     "prometheus": ["metrics/", "coordinator/metrics/", "coordinator/service/", "worker/daemon/"],
-    "yaml-cpp": ["client/"],
+    "yaml-cpp": ["jobfile/"],
     "sqlite3.h": ["coordinator/"],
 }
 OURS = re.compile(r'^\s*#include "([^"]+)"', re.M)
