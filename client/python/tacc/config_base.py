@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tacc.errors import ConfigError
 from tacc.torchacc_names import NAMES, SECTIONS
@@ -31,6 +31,7 @@ class Section:
     _fields: ClassVar[tuple[str, ...]] = ()
     _sections: ClassVar[dict[str, type[Section]]] = {}
     _notes: ClassVar[dict[str, str]] = {}
+    _values: dict[str, Any]
 
     def __init__(self, **values: Any) -> None:
         object.__setattr__(self, "_values", {name: of() for name, of in self._sections.items()})
@@ -40,25 +41,27 @@ class Section:
         for name, value in values.items():
             setattr(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self._fields:
-            raise self._unknown(name)
-        return self._values.get(name)
+    if not TYPE_CHECKING:  # Which would let it have any name.
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self._fields:
-            raise self._unknown(name)
-        if name in self._sections:
-            value = self._section(name, value)
-        elif value is not None:
-            if name not in self._notes:
-                value = _plain(value, self._dotted(name))
-            else:
-                warnings.warn(f"{self._dotted(name)}: {self._notes[name]}", ConfigNote, stacklevel=_caller())
-        self._values[name] = value
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") or name not in self._fields:
+                raise self._unknown(name)
+            return self._values.get(name)
 
-    def __delattr__(self, name: str) -> None:
-        setattr(self, name, None)
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in self._fields:
+                raise self._unknown(name)
+            if name in self._sections:
+                value = self._section(name, value)
+            elif value is not None:
+                if name not in self._notes:
+                    value = _plain(value, self._dotted(name))
+                else:
+                    warnings.warn(f"{self._dotted(name)}: {self._notes[name]}", ConfigNote, stacklevel=_caller())
+            self._values[name] = value
+
+        def __delattr__(self, name: str) -> None:
+            setattr(self, name, None)
 
     def _section(self, name: str, value: Any) -> Section:
         of = self._sections[name]
