@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
+    from tacc.prepare_data import PreparedData, prepare
 
 # Name -> the module that has it.
 _HOME = {
@@ -98,6 +99,7 @@ _HOME = {
     "ModelConfig": "config_sections",
     "PPConfig": "config_sections",
     "Plan": "plans",
+    "PreparedData": "prepare_data",
     "Problem": "errors",
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
@@ -107,6 +109,7 @@ _HOME = {
     "TrainConfig": "config_sections",
     "VersionError": "errors",
     "Worker": "messages",
+    "prepare": "prepare_data",
 }
 
 __all__ = [
@@ -148,6 +151,7 @@ __all__ = [
     "ModelConfig",
     "PPConfig",
     "Plan",
+    "PreparedData",
     "Problem",
     "ResourcesConfig",
     "SPConfig",
@@ -157,6 +161,7 @@ __all__ = [
     "TrainConfig",
     "VersionError",
     "Worker",
+    "prepare",
 ]
 
 
