@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "graph/interpreter/evaluate.h"
+#include "graph/ops/attention_operands.h"
 #include "graph/ops/einsum_spec.h"
 
 namespace tacc::interpreter {
@@ -272,20 +273,20 @@ Results Rotary(const Request& r) {
   return {std::move(y)};
 }
 
-// Scores and their bounds of one attention call, of which operand `q` are the queries, k follows, and operand `start`,
-// when there, is document_start. Heads are local; ALiBi's slopes are indexed by the logical head.
+// Scores and their bounds of one attention call with its heads apart. Heads are local; ALiBi's slopes are indexed by the
+// logical head.
 class Scores {
  public:
-  Scores(const Request& r, size_t q, size_t start)
+  Scores(const Request& r, const graph::AttentionOperands& at)
       : r_(r),
-        q_(*r.in[q]),
-        k_(*r.in[q + 1]),
-        start_(start < r.in.size() ? r.in[start] : nullptr),
-        queries_(r.in_ranges[q][1]),
-        keys_(r.in_ranges[q + 1][1]),
-        num_queries_(r.in_logical[q][1]),
-        num_keys_(r.in_logical[q + 1][1]),
-        first_head_(r.in_ranges[q][2].begin) {
+        q_(*r.in[at.q]),
+        k_(*r.in[at.k]),
+        start_(at.document_start >= 0 ? r.in[at.document_start] : nullptr),
+        queries_(r.in_ranges[at.q][1]),
+        keys_(r.in_ranges[at.k][1]),
+        num_queries_(r.in_logical[at.q][1]),
+        num_keys_(r.in_logical[at.k][1]),
+        first_head_(r.in_ranges[at.q][2].begin) {
     if (r.node->attrs.count("alibi_slopes") > 0) slopes_ = r.attr<std::vector<double>>("alibi_slopes");
     if (k_.dims[2] > 0) group_ = q_.dims[2] / k_.dims[2];
   }
@@ -324,15 +325,18 @@ class Scores {
   std::vector<double> slopes_;
 };
 
-// attention; with operands earlier_out and earlier_lse attention_continue.
-Results AttentionForward(const Request& r, size_t earlier) {
+// attention or attention_continue, whose results go on from earlier ones. A sink is such a one too, with a value of 0.
+Results AttentionForward(const char* op, const Request& r) {
+  const graph::AttentionOperands at = *graph::AttentionOperandsOf(op, r.node->attrs, r.in.size());
   const Array &q = *r.in[0], &k = *r.in[1], &v = *r.in[2];
-  const Scores scores(r, 0, 3 + earlier);
+  const Scores scores(r, at);
   Array out = r.NewResult(0), lse = r.NewResult(1);
   ForEachIndex(lse.dims, [&](const Dims& index) {
     const int64_t b = index[0], h = index[1], i = index[2];
     if (!scores.HasQuery(i)) return;
-    const double before = earlier > 0 ? r.in[4]->at(index) : -INFINITY;
+    const double before = at.earlier_lse >= 0 ? r.in[at.earlier_lse]->at(index)
+                          : at.sinks >= 0     ? r.in[at.sinks]->values[h]
+                                              : -INFINITY;
     double max = before;
     for (int64_t j = 0; j < k.dims[1]; ++j) {
       if (scores.Sees(b, i, j)) max = std::max(max, scores.at(b, h, i, j));
@@ -342,8 +346,8 @@ Results AttentionForward(const Request& r, size_t earlier) {
       if (scores.Sees(b, i, j)) sum += std::exp(scores.at(b, h, i, j) - max);
     }
     lse.at(index) = sum == 0 ? -INFINITY : max + std::log(sum);
-    for (int64_t d = 0; d < q.dims[3] && before != -INFINITY; ++d) {
-      out.at({b, i, h, d}) = r.in[3]->at({b, i, h, d}) * std::exp(before - lse.at(index));
+    for (int64_t d = 0; d < q.dims[3] && at.earlier_out >= 0 && before != -INFINITY; ++d) {
+      out.at({b, i, h, d}) = r.in[at.earlier_out]->at({b, i, h, d}) * std::exp(before - lse.at(index));
     }
     for (int64_t j = 0; j < k.dims[1]; ++j) {
       if (!scores.Sees(b, i, j)) continue;
@@ -354,12 +358,12 @@ Results AttentionForward(const Request& r, size_t earlier) {
   return {std::move(out), std::move(lse)};
 }
 
-Results Attention(const Request& r) { return AttentionForward(r, 0); }
-Results AttentionContinue(const Request& r) { return AttentionForward(r, 2); }
+Results Attention(const Request& r) { return AttentionForward("attention", r); }
+Results AttentionContinue(const Request& r) { return AttentionForward("attention_continue", r); }
 
 Results AttentionGrad(const Request& r) {
   const Array &dout = *r.in[0], &q = *r.in[1], &k = *r.in[2], &v = *r.in[3], &out = *r.in[4], &lse = *r.in[5];
-  const Scores scores(r, 1, 6);
+  const Scores scores(r, *graph::AttentionOperandsOf("attention_grad", r.node->attrs, r.in.size()));
   const int64_t depth = q.dims[3];
   Array dq = r.NewResult(0), dk = r.NewResult(1), dv = r.NewResult(2);
   ForEachIndex(lse.dims, [&](const Dims& index) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/attention_operands.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/facts.h"
 #include "graph/ops/target.h"
@@ -19,10 +20,13 @@ namespace {
 //   block, shift   a step of the ring: queries see keys of their own block of `block` indices only, and k, v were
 //                  rotated by `shift` blocks: block b holds the keys of block b - shift, around
 //   wide           results have the accumulation type of q's: they are summed further
+//   sinks          of a forward: the operand `sinks` [H] follows v, the score of one more key of each head that every
+//                  query sees, whose value is 0. A gradient needs them not: lse counts them
 std::vector<AttrSpec> AttentionAttrs() {
   return {{"causal", AttrKind::kBool},
           {"scale", AttrKind::kFloat},
           {"alibi_slopes", AttrKind::kFloats, AttrSpec::kOptional},
+          {"sinks", AttrKind::kBool, AttrSpec::kOptional},
           {"zigzag", AttrKind::kInt, AttrSpec::kOptional},
           {"block", AttrKind::kInt, AttrSpec::kOptional},
           {"shift", AttrKind::kInt, AttrSpec::kOptional},
@@ -39,9 +43,18 @@ absl::Status CheckBlock(const OpCall& call, int64_t length) {
   return absl::OkStatus();
 }
 
-// Checks q, k, v (operands `q` and the two after it), document_start (operand `start`, when there) and the attributes.
-absl::Status CheckAttention(const OpCall& call, int first, int start) {
-  const TensorType &q = call.in(first), &k = call.in(first + 1), &v = call.in(first + 2);
+// The operands of a call of `op`, heads apart.
+AttentionOperands Of(const char* op, const OpCall& call) {
+  return *AttentionOperandsOf(op, *call.attrs, call.operands.size());
+}
+
+// Checks the number of operands, q, k, v, sinks, document_start and the attributes.
+absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
+  const size_t count = static_cast<size_t>(at.count);
+  if (call.operands.size() < count || call.operands.size() > count + 1)
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.operands.size(), " operands; wanted ", count, ", or document_start behind them"));
+  const TensorType &q = call.in(at.q), &k = call.in(at.k), &v = call.in(at.v);
   TACC_RETURN_IF_ERROR(WantFloating("q", q));
   TACC_RETURN_IF_ERROR(WantRank("q", q, 4));
   TACC_RETURN_IF_ERROR(WantRank("k", k, 4));
@@ -54,7 +67,12 @@ absl::Status CheckAttention(const OpCall& call, int first, int start) {
     return absl::InvalidArgumentError(
         absl::StrCat("q has ", q.dims[2], " heads and k ", k.dims[2], "; wanted a multiple"));
   }
-  const bool has_start = start < static_cast<int>(call.operands.size());
+  if (at.is_gradient && call.attr<bool>("sinks"))
+    return absl::InvalidArgumentError("sinks=true; a gradient takes no sinks");
+  if (at.sinks >= 0) {
+    TACC_RETURN_IF_ERROR(WantFloating("sinks", call.in(at.sinks)));
+    TACC_RETURN_IF_ERROR(WantDims("sinks", call.in(at.sinks), {q.dims[2]}));
+  }
   const bool causal = call.attr<bool>("causal");
   const bool ordered = causal || call.attr<int64_t>("zigzag") != 0 || call.attr<int64_t>("block") != 0;
   if (ordered && q.dims[1] != k.dims[1]) {
@@ -63,9 +81,9 @@ absl::Status CheckAttention(const OpCall& call, int first, int start) {
   }
   TACC_RETURN_IF_ERROR(CheckZigzag(call, q.dims[1]));
   TACC_RETURN_IF_ERROR(CheckBlock(call, q.dims[1]));
-  if (has_start) {
+  if (at.document_start >= 0) {
     if (!causal) return absl::InvalidArgumentError("document_start without causal=true");
-    TACC_RETURN_IF_ERROR(WantType("document_start", call.in(start), {DType::kI32, {q.dims[0], q.dims[1]}}));
+    TACC_RETURN_IF_ERROR(WantType("document_start", call.in(at.document_start), {DType::kI32, {q.dims[0], q.dims[1]}}));
   }
   if (call.attrs->count("alibi_slopes") > 0) {
     const auto* slopes = std::get_if<std::vector<double>>(&call.attrs->at("alibi_slopes"));
@@ -89,7 +107,7 @@ TensorType ResultType(const OpCall& call, const TensorType& operand) {
 constexpr int kSequence = 2;  // the factor of queries
 struct AttentionFactors {
   Rule rule;
-  std::vector<int> q, k, lse, start;
+  std::vector<int> q, k, sinks, lse, start;
 };
 AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, const OpCall& call) {
   AttentionFactors f;
@@ -112,6 +130,7 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
   }
   f.q = {batch, queries, heads, depth};
   f.k = {batch, keys, heads, depth};
+  f.sinks = {heads};
   f.lse = {batch, heads, queries};
   f.start = {batch, queries};
   f.rule.self_masking = true;
@@ -132,31 +151,35 @@ int64_t KeyRuns(const TensorType& k, const OpCall& call) {
   return block > 0 ? k.dims[1] / block * (zigzag > 1 ? 2 : 1) : std::max<int64_t>(1, 2 * zigzag);
 }
 
-// `earlier`: operands earlier_out and earlier_lse follow v.
-OpDef AttentionForward(const char* name, int earlier) {
-  const int start = 3 + earlier;
+// attention or attention_continue.
+OpDef AttentionForward(const char* name) {
   OpDef op;
   op.name = name;
-  op.min_operands = start;
-  op.max_operands = start + 1;
+  const int num_required = AttentionOperandsOf(name, {}, 0)->count;
+  op.min_operands = num_required;
+  op.max_operands = num_required + 2;
   op.num_results = 2;
   op.attrs = AttentionAttrs();
   op.positional = true;
   op.infer = [=](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(CheckAttention(call, 0, start));
+    const AttentionOperands at = Of(name, call);
+    TACC_RETURN_IF_ERROR(CheckAttention(call, at));
     const Types types{ResultType(call, call.in(0)), LogSumExpType(call.in(0))};
-    if (earlier > 0) {
-      TACC_RETURN_IF_ERROR(WantFloating("earlier_out", call.in(3)));
-      TACC_RETURN_IF_ERROR(WantDims("earlier_out", call.in(3), types[0].dims));
-      TACC_RETURN_IF_ERROR(WantType("earlier_lse", call.in(4), types[1]));
+    if (at.earlier_out >= 0) {
+      TACC_RETURN_IF_ERROR(WantFloating("earlier_out", call.in(at.earlier_out)));
+      TACC_RETURN_IF_ERROR(WantDims("earlier_out", call.in(at.earlier_out), types[0].dims));
+      TACC_RETURN_IF_ERROR(WantType("earlier_lse", call.in(at.earlier_lse), types[1]));
+      if (at.sinks >= 0) return absl::InvalidArgumentError("sinks=true; the earlier results count them");
     }
     return types;
   };
   op.rule = [=](const OpCall& call) -> absl::StatusOr<Rule> {
+    const AttentionOperands at = Of(name, call);
     AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1), call);
     f.rule.in = {f.q, f.k, f.k};
-    if (earlier > 0) f.rule.in.insert(f.rule.in.end(), {f.q, f.lse});
-    if (static_cast<int>(call.operands.size()) > start) f.rule.in.push_back(f.start);
+    if (at.sinks >= 0) f.rule.in.push_back(f.sinks);
+    if (at.earlier_out >= 0) f.rule.in.insert(f.rule.in.end(), {f.q, f.lse});
+    if (at.document_start >= 0) f.rule.in.push_back(f.start);
     f.rule.out = {f.q, f.lse};
     return f.rule;
   };
@@ -165,9 +188,6 @@ OpDef AttentionForward(const char* name, int earlier) {
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
     return target.AttentionBytes(call.in(0), call.in(1), KeyRuns(call.in(1), call));
   };
-  if (earlier > 0) {
-    op.reuses = [](const OpCall& call) { return std::vector<int>{call.in(3) == call.out(0) ? 3 : -1, 4}; };
-  }
   return op;
 }
 
@@ -202,6 +222,7 @@ class Ring {
 absl::Status ExpandAttention(ExpandCall& call) {
   Builder& b = call.builder;
   const Node& node = call.node;
+  const AttentionOperands at = *AttentionOperandsOf("attention", node.attrs, node.operands.size());
   const ValueId q = node.operands[0];
   Ring ring(call, b.type(q).dims[1]);
   ValueId k = node.operands[1], v = node.operands[2], out = kNoValue, lse = kNoValue;
@@ -209,10 +230,16 @@ absl::Status ExpandAttention(ExpandCall& call) {
     const bool last = shift + 1 == ring.size();
     const ValueId next_k = last ? kNoValue : ring.Rotate(k), next_v = last ? kNoValue : ring.Rotate(v);
     std::vector<ValueId> operands = {q, k, v};
-    if (shift > 0) operands.insert(operands.end(), {out, lse});
-    operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
-    const std::vector<ValueId> results = b.AddMany(shift == 0 ? "attention" : "attention_continue", operands,
-                                                   ring.Step(shift, last ? Ring::Width::kOwn : Ring::Width::kWide), 2);
+    Attrs attrs = ring.Step(shift, last ? Ring::Width::kOwn : Ring::Width::kWide);
+    if (shift == 0) {
+      if (at.sinks >= 0) operands.push_back(node.operands[at.sinks]);
+    } else {  // Sinks are in what was computed before.
+      attrs.erase("sinks");
+      operands.insert(operands.end(), {out, lse});
+    }
+    if (at.document_start >= 0) operands.push_back(node.operands[at.document_start]);
+    const std::vector<ValueId> results =
+        b.AddMany(shift == 0 ? "attention" : "attention_continue", operands, std::move(attrs), 2);
     out = results[0];
     lse = results[1];
     k = next_k;
@@ -287,28 +314,48 @@ void AddRotateBlocks(OpTable& table) {
   table.Add(op);
 }
 
+// The gradient of the sinks [H]: of each query their probability, times what all keys share of the softmax's
+// derivative.
+ValueId SinksGradient(Builder& b, ValueId dout, ValueId out, ValueId lse, ValueId sinks) {
+  const TensorType statistics = b.type(lse);  // [B,H,S]
+  const ValueId delta = b.Add("transpose", {b.Add("dot_rows", {dout, out})}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  const ValueId scores = b.Add("broadcast", {b.Cast(sinks, statistics.dtype)},
+                               {{"shape", statistics.dims}, {"dims", std::vector<int64_t>{1}}});
+  const ValueId probability = b.Add("exp", {b.Add("sub", {scores, lse})});
+  const ValueId sum = b.Add("reduce_sum", {b.Add("mul", {probability, delta})}, {{"dims", std::vector<int64_t>{0, 2}}});
+  return b.Add("neg", {sum});
+}
+
 void AddAttention(OpTable& table) {
-  OpDef op = AttentionForward("attention", 0);
+  OpDef op = AttentionForward("attention");
   op.takes_document_start = true;
   op.expand = ExpandAttention;
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "lse"));
     Builder& b = call.builder;
     const Node& node = call.node;
-    std::vector<ValueId> operands = {b.Cast(call.cotangents[0], b.type(node.results[0]).dtype)};
+    const AttentionOperands at = *AttentionOperandsOf("attention", node.attrs, node.operands.size());
+    const ValueId dout = b.Cast(call.cotangents[0], b.type(node.results[0]).dtype);
+    std::vector<ValueId> operands = {dout};
     operands.insert(operands.end(), node.operands.begin(), node.operands.begin() + 3);
     operands.insert(operands.end(), node.results.begin(), node.results.end());
-    operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
+    if (at.document_start >= 0) operands.push_back(node.operands[at.document_start]);
     Attrs attrs = node.attrs;
     attrs.erase("wide");
+    attrs.erase("sinks");
     const std::vector<ValueId> gradients = b.AddMany("attention_grad", operands, std::move(attrs), 3);
     std::copy(gradients.begin(), gradients.end(), call.gradients.begin());
+    if (at.sinks >= 0 && call.needs(at.sinks)) {
+      call.gradients[at.sinks] = SinksGradient(b, dout, node.results[0], node.results[1], node.operands[at.sinks]);
+    }
     return absl::OkStatus();
   };
   table.Add(op);
 
   // As attention, of which earlier_out and earlier_lse are the results over other keys: the results over both.
-  table.Add(AttentionForward("attention_continue", 2));
+  OpDef goes_on = AttentionForward("attention_continue");
+  goes_on.reuses = [](const OpCall& call) { return std::vector<int>{call.in(3) == call.out(0) ? 3 : -1, 4}; };
+  table.Add(goes_on);
 
   // out and lse are those over all keys; k, v may be a part of them, then dq is this part's contribution.
   OpDef grad;
@@ -319,7 +366,7 @@ void AddAttention(OpTable& table) {
   grad.attrs = AttentionAttrs();
   grad.positional = true;
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(CheckAttention(call, 1, 6));
+    TACC_RETURN_IF_ERROR(CheckAttention(call, Of("attention_grad", call)));
     const TensorType& q = call.in(1);
     TACC_RETURN_IF_ERROR(WantFloating("dout", call.in(0)));
     TACC_RETURN_IF_ERROR(WantDims("dout", call.in(0), q.dims));

@@ -239,6 +239,16 @@ TEST(InferAttentionOps, ErrorsSayWhatIsWanted) {
        "attention: causal=true with 5 queries and 4 keys; wanted as many"},
       {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=true scale=0.5 alibi_slopes=[0.5]",
        "attention: alibi_slopes has 1 entries; wanted one for each of 2 heads"},
+      {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[3] causal=true scale=0.5 sinks=true",
+       "attention: sinks is f32[3]; wanted dims [2]"},
+      {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=true scale=0.5 sinks=true",
+       "attention: 3 operands; wanted 4, or document_start behind them"},
+      {"attention_grad f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,2,5] causal=true "
+       "scale=0.5 sinks=true",
+       "attention_grad: sinks=true; a gradient takes no sinks"},
+      {"attention_continue f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2] f32[2,5,2,8] f32[2,2,5] causal=true "
+       "scale=0.5 sinks=true",
+       "attention_continue: sinks=true; the earlier results count them"},
       {"attention f32[2,5,2,8] f32[3,5,2,8] f32[2,5,2,8] causal=true scale=0.5",
        "attention: k is f32[3,5,2,8]; wanted f32[2,5,2,8]"},
       {"attention_grad f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2] causal=true "

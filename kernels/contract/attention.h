@@ -33,6 +33,7 @@ struct AttentionParameters {
 struct AttentionExtras {
   TensorView first_keys;                // i32 [B,S]: the first position that each query sees
   TensorView earlier_out, earlier_lse;  // the results over other keys; those of this call go on from them
+  TensorView sinks;                     // [H]: the score of one more key of each head, of value 0; not with earlier_lse
 };
 
 struct AttentionKernels {

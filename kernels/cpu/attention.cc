@@ -85,6 +85,10 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
     heads.earlier_out = In(extras.earlier_out);
     heads.earlier_lse = In(extras.earlier_lse);
   }
+  if (extras.sinks.data != nullptr) {
+    TACC_KERNEL_CHECK(extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr);
+    heads.sinks = In(extras.sinks);
+  }
   // With fewer heads than threads the queries of a head are cut too; each part then lays out the keys for itself.
   const int threads = omp_get_max_threads();
   const int64_t tasks = q.dims[0] * heads.num_kv_heads, tiles = heads.num_query_tiles;

@@ -49,6 +49,7 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
   if (!parameters.alibi_slopes.empty()) return "it has alibi slopes";
   if (extras.first_keys.data != nullptr) return "its sequences hold several documents";
   if (extras.earlier_lse.data != nullptr) return "it goes on from other keys";
+  if (extras.sinks.data != nullptr) return "it has sinks";
   if (!IsNatural(parameters.queries, q.dims[1]) || !IsNatural(parameters.keys, k.dims[1]))
     return "its sequence is not in the natural order, or in blocks, or padded";
   if (parameters.causal && q.dims[1] != k.dims[1]) return "it is causal with other numbers of queries and keys";

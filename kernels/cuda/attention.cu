@@ -117,7 +117,7 @@ struct AttentionQueries {
 
   AttentionWork work;
   int64_t num_query_tiles, num_key_tiles;
-  AnyIn earlier_out, earlier_lse;
+  AnyIn earlier_out, earlier_lse, sinks;
   AnyOut out, lse;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
@@ -145,7 +145,7 @@ struct AttentionQueries {
       const int row = ty + kSide * i;
       const bool exists = row < queries.n;
       first[i] = exists ? w.FirstKey(b, queries.row + row) : 0;
-      maximum[i] = -C(INFINITY);
+      maximum[i] = sinks ? sinks.Load<C>(head) : -C(INFINITY);
       if (earlier_lse && exists) maximum[i] = earlier_lse.Load<C>(w.StatisticsOffset(b, queries.row + row, head));
       total[i] = maximum[i] == -C(INFINITY) ? C(0) : C(1);
       TACC_UNROLL
@@ -405,9 +405,9 @@ void Forward(const AttentionWork& work, const AttentionExtras& extras, const Ten
   using Kernel = AttentionQueries<C, kD>;
   static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= kMaxSharedBytes && Kernel::kRows % kSide == 0);
   const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
-  ForEachTeam<kTeam>(
-      query_tiles * work.num_batches * work.num_heads, kTeam, Kernel::kSharedBytes,
-      Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse), Out(out), Out(lse)});
+  ForEachTeam<kTeam>(query_tiles * work.num_batches * work.num_heads, kTeam, Kernel::kSharedBytes,
+                     Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse),
+                            In(extras.sinks), Out(out), Out(lse)});
 }
 
 template <typename C, int kD>
@@ -431,6 +431,8 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  TACC_KERNEL_CHECK(extras.sinks.data == nullptr ||
+                    (extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr));
   if (q.dtype == DType::kF64) return Forward<double, 128>(work, extras, out, lse);
   if (work.d <= 64) return Forward<float, 64>(work, extras, out, lse);
   if (work.d <= 128) return Forward<float, 128>(work, extras, out, lse);

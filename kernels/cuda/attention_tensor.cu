@@ -176,7 +176,7 @@ struct QueriesOnTensorCores {
 
   AttentionWork work;
   int64_t num_query_tiles, num_key_tiles;
-  AnyIn earlier_out, earlier_lse;
+  AnyIn earlier_out, earlier_lse, sinks;
   AnyOut out, lse;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
@@ -200,7 +200,8 @@ struct QueriesOnTensorCores {
 
     LoadRows<kQueries, kTeam>(team, w.q, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d, q_rows);
     SumTile sums[kD / kMma];
-    float maximum = -INFINITY, total = 0;  // of the row; of the thread's columns
+    float maximum = sinks ? sinks.Load<float>(head) : -INFINITY;      // of the row
+    float total = maximum != -INFINITY && place.column == 0 ? 1 : 0;  // of the thread's columns
     if (earlier_lse) {
       if (exists) maximum = earlier_lse.Load<float>(w.StatisticsOffset(b, queries.row + query, head));
       if (maximum != -INFINITY && place.column == 0) total = 1;
@@ -451,9 +452,9 @@ void Forward(const AttentionWork& work, const AttentionExtras& extras, const Ten
   using Kernel = QueriesOnTensorCores<E>;
   static_assert(Kernel::kSharedBytes <= kMaxSharedBytes);
   const int64_t query_tiles = NumTiles<Kernel::kQueries>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
-  ForEachExactTeam<Kernel::kTeam>(
-      query_tiles * work.num_batches * work.num_heads, Kernel::kSharedBytes,
-      Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse), Out(out), Out(lse)});
+  ForEachExactTeam<Kernel::kTeam>(query_tiles * work.num_batches * work.num_heads, Kernel::kSharedBytes,
+                                  Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse),
+                                         In(extras.sinks), Out(out), Out(lse)});
 }
 
 template <typename E>
@@ -494,6 +495,8 @@ void TensorAttention::Run(const TensorView& q, const TensorView& k, const Tensor
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3));
   TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  TACC_KERNEL_CHECK(extras.sinks.data == nullptr ||
+                    (extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr));
   WithElement(work, [&]<typename E>(E) { Forward<E>(work, extras, out, lse); });
 }
 

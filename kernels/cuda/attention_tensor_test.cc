@@ -148,6 +148,24 @@ TEST(AttentionOnTensorCores, GoesOnOverPartsOfTheKeys) {
   }
 }
 
+// As one more key of value 0: going on from a result of its score that is 0 gives the same to the bit.
+TEST(AttentionOnTensorCores, ASinkIsAnEarlierKeyOfValueZero) {
+  const Dims q_dims{1, 70, 2, 16}, k_dims{1, 70, 1, 16};
+  const DType dtype = DType::kBF16;
+  const Buffer q = Aligned(dtype, Random(q_dims, 1)), k = Aligned(dtype, Random(k_dims, 2));
+  const Buffer v = Aligned(dtype, Random(k_dims, 3)), out = Aligned(dtype, q_dims), want = Aligned(dtype, q_dims);
+  Tensor scores(Dims{1, 2, 70});
+  for (int64_t i = 0; i < scores.size(); ++i) scores[i] = i < 70 ? 0.5 : -2;
+  const Buffer sinks(dtype, Tensor{Dims{2}, {0.5, -2}}), earlier_lse(DType::kF32, scores);
+  const Buffer earlier_out = Aligned(dtype, Tensor(q_dims)), lse(DType::kF32, Dims{1, 2, 70}),
+               want_lse(DType::kF32, Dims{1, 2, 70});
+  const AttentionParameters parameters{.causal = true, .scale = 0.3};
+  kTensorCores.Run(q, k, v, {.sinks = sinks}, parameters, out, lse);
+  kTensorCores.Run(q, k, v, {.earlier_out = earlier_out, .earlier_lse = earlier_lse}, parameters, want, want_lse);
+  EXPECT_EQ(out.ToTensor().values, want.ToTensor().values);
+  EXPECT_EQ(lse.ToTensor().values, want_lse.ToTensor().values);
+}
+
 // Rows of several documents give what the documents give one by one.
 TEST(AttentionOnTensorCores, StaysWithinDocuments) {
   const std::vector<int64_t> starts = {0, 3, 67, 68, 150};

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -201,6 +202,30 @@ TEST(Attention, StaysWithinDocuments) {
     EXPECT_LE(MaxError(Rows(dq.ToTensor(), rows), gradient.dq, 1), 1e-11);
     EXPECT_LE(MaxError(Rows(dk.ToTensor(), rows), gradient.dk, 1), 1e-11);
     EXPECT_LE(MaxError(Rows(dv.ToTensor(), rows), gradient.dv, 1), 1e-11);
+  }
+}
+
+// As one more key of value 0, with the same score for each query.
+TEST(Attention, ASinkTakesItsShareOfTheSoftmax) {
+  const Dims q_dims{2, 70, 4, 8}, k_dims{2, 70, 2, 8};
+  const std::vector<double> sinks = {0.5, -2, 3, -std::numeric_limits<double>::infinity()};
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const Tensor q = Rounded(Random(q_dims, 1), dtype), k = Rounded(Random(k_dims, 2), dtype);
+    const Tensor v = Rounded(Random(k_dims, 3), dtype);
+    auto want = reference::Attention(q, k, v, true, 0.3, {});
+    for (int64_t i = 0; i < want.lse.size(); ++i) {  // [B,H,S]
+      const int64_t b = i / 280, h = i / 70 % 4, s = i % 70;
+      const double before = want.lse[i];
+      want.lse[i] = std::log(std::exp(before) + std::exp(sinks[h]));
+      for (int64_t d = 0; d < 8; ++d) want.out[((b * 70 + s) * 4 + h) * 8 + d] *= std::exp(before - want.lse[i]);
+    }
+    const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), out(dtype, q_dims), lse(wide, Dims{2, 4, 70});
+    const Buffer of_heads(dtype, Tensor{Dims{4}, sinks});
+    const AttentionParameters parameters{.causal = true, .scale = 0.3};
+    tested.attention.Attention(bq, bk, bv, {.sinks = of_heads}, parameters, out, lse);
+    EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << Name(dtype);
+    EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype)) << Name(dtype);
   }
 }
 

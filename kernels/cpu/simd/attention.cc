@@ -146,9 +146,10 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
       const Sight sight(h, b, queries);
       const int64_t m = queries.n, lse_row = (b * h.num_heads + head) * h.s + queries.row;
       LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
+      const C sink = h.sinks.data == nullptr ? -static_cast<C>(__builtin_inf()) : LoadOne<C>(h.sinks, head);
       for (int64_t i = 0; i < m; ++i) {
-        running.maximum[i] = -static_cast<C>(__builtin_inf());
-        running.sum[i] = 0;
+        running.maximum[i] = sink;
+        running.sum[i] = sink == -static_cast<C>(__builtin_inf()) ? C(0) : C(1);
       }
       for (int64_t i = 0; i < m * stride; ++i) out[i] = 0;
       if (h.earlier_lse.data != nullptr) {

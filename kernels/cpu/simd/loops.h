@@ -124,6 +124,7 @@ struct AttentionHeads {
   const int32_t* first_keys = nullptr;  // [B,S]: the first position that each query sees, or null
   In q, k, v;
   In earlier_out, earlier_lse;  // forward: the result over other keys, to go on from, or null
+  In sinks;                     // forward: the score of one more key of each query head, or null
   Out y;                        // forward: the result; backward: dq
   Out out;                      // forward: lse [B,H,S]
   In dout, out_value, lse;      // backward

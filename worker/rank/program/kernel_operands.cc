@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "graph/ops/attention_operands.h"
+
 namespace tacc::worker {
 namespace {
 
@@ -51,10 +53,11 @@ ProductOf ProductOfNode(const Binding& b) {
 }
 
 AttentionOf AttentionOfNode(const Binding& b) {
-  const graph::Op& op = b.request.node->op;
-  const bool is_joined = op == "attention_joined" || op == "attention_joined_grad";
-  const bool is_gradient = op == "attention_grad" || op == "attention_joined_grad";
-  const size_t q = is_gradient ? 1 : 0, k = is_joined ? q : q + 1, after = is_joined ? q + 1 : q + 3;
+  const graph::AttentionOperands at =
+      *graph::AttentionOperandsOf(b.request.node->op.name(), b.request.node->attrs, b.request.in.size());
+  const bool is_joined = at.is_joined;
+  const size_t q = at.q, k = at.k;
+  const auto operand = [&b](int index) { return index < 0 ? TensorView() : b.in(index); };
   AttentionOf node;
   node.parameters = {.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
   const int64_t group = b.attr<int64_t>("group"), kv_heads = b.in(q).dims[2] / (group + 2), heads = group * kv_heads;
@@ -65,8 +68,8 @@ AttentionOf AttentionOfNode(const Binding& b) {
     node.parameters.pitch = b.in(q).dims[2] * b.in(q).dims[3];
   } else {
     node.q = b.in(q);
-    node.k = b.in(q + 1);
-    node.v = b.in(q + 2);
+    node.k = b.in(at.k);
+    node.v = b.in(at.v);
   }
   const std::vector<double> slopes = b.attr<std::vector<double>>("alibi_slopes");
   // Where heads are joined each rank has as many of each kind.
@@ -77,18 +80,16 @@ AttentionOf AttentionOfNode(const Binding& b) {
   }
   node.parameters.queries = b.runs(q, 0);
   node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
-  if (!is_gradient) {
-    const bool goes_on = op == "attention_continue";
-    node.extras = {b.in_or_absent(after + (goes_on ? 2 : 0)), goes_on ? b.in(after) : TensorView(),
-                   goes_on ? b.in(after + 1) : TensorView()};
+  if (!at.is_gradient) {
+    node.extras = {operand(at.document_start), operand(at.earlier_out), operand(at.earlier_lse), operand(at.sinks)};
     node.out = b.out(0);
     node.lse = b.out(1);
     return node;
   }
   node.dout = b.in(0);
-  node.out = b.in(after);
-  node.lse = b.in(after + 1);
-  node.extras.first_keys = b.in_or_absent(after + 2);
+  node.out = b.in(at.out);
+  node.lse = b.in(at.lse);
+  node.extras.first_keys = operand(at.document_start);
   node.dq = is_joined ? HeadsOf(b.out(0), 0, heads) : b.out(0);
   node.dk = is_joined ? HeadsOf(b.out(0), heads, kv_heads) : b.out(1);
   node.dv = is_joined ? HeadsOf(b.out(0), heads + kv_heads, kv_heads) : b.out(2);
