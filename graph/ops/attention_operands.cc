@@ -24,9 +24,20 @@ std::optional<AttentionOperands> AttentionOperandsOf(absl::string_view op, const
     found.out = next++;
     found.lse = next++;
   }
+  if (GetAttr<double>(attrs, "dropout") > 0) {
+    found.step = next++;
+    found.sample = next++;
+  }
   found.count = next;
   if (static_cast<int>(num_operands) > next) found.document_start = next;
   return found;
+}
+
+void RemoveAttentionDropout(Node& node) {
+  const auto at = AttentionOperandsOf(node.op.name(), node.attrs, node.operands.size());
+  if (!at.has_value() || at->step < 0) return;
+  node.operands.erase(node.operands.begin() + at->step, node.operands.begin() + at->sample + 1);
+  for (const char* name : {"dropout", "dropout_key", "dropout_seed"}) node.attrs.erase(name);
 }
 
 }  // namespace tacc::graph

@@ -16,6 +16,7 @@ struct AttentionOperands {
   int sinks = -1;                          // with the attribute sinks
   int earlier_out = -1, earlier_lse = -1;  // of attention_continue
   int out = -1, lse = -1;                  // of a gradient: the forward's results
+  int step = -1, sample = -1;              // with the attribute dropout
   int document_start = -1;                 // behind all others, in data with documents apart
   int count = 0;                           // of them all, document_start left out
   bool is_gradient = false, is_joined = false;
@@ -23,6 +24,9 @@ struct AttentionOperands {
 
 // Absent for ops of other families. `num_operands` of the node tells whether document_start is there.
 std::optional<AttentionOperands> AttentionOperandsOf(absl::string_view op, const Attrs& attrs, size_t num_operands);
+
+// Makes the node, of attention or its gradient, what it is without dropout. Nothing for nodes of other ops.
+void RemoveAttentionDropout(Node& node);
 
 }  // namespace tacc::graph
 

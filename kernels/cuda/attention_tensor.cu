@@ -144,8 +144,8 @@ struct Sight {
   }
 };
 
-TACC_DEVICE float ScoreOf(float product, float scale, float slope, float distance) {
-  return product * scale + slope * distance;
+TACC_DEVICE float ScoreOf(const AttentionWork& w, float product, float scale, float slope, float distance) {
+  return w.Capped(product * scale) + slope * distance;
 }
 
 // sums *= factor of each row, by way of the warp's scores.
@@ -195,7 +195,7 @@ struct QueriesOnTensorCores {
     E* weights = reinterpret_cast<E*>(scores);
     const int query = place.warp * kMma + place.row;
     const bool exists = query < queries.n;
-    const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
+    const int64_t first = exists ? w.FirstKey(b, queries, query) : 0;
     const int64_t own_offset = w.OutOffset(b, queries.row + query, head);
 
     LoadRows<kQueries, kTeam>(team, w.q, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d, q_rows);
@@ -239,7 +239,7 @@ struct QueriesOnTensorCores {
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
         const int key = place.column + j;
-        const float score = ScoreOf(own[j], scale, slope, sight.distance + static_cast<float>(key));
+        const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
         own[j] = key >= sight.low && key < sight.high ? score : -INFINITY;
         highest = own[j] > highest ? own[j] : highest;
       }
@@ -347,7 +347,7 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
         const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f;
         this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
         for (int i = team.rank(); i < kRows; i += kTeam) {
-          const Sight sight(w, queries, i, i < queries.n ? w.FirstKey(b, queries.row + i) : 0, keys);
+          const Sight sight(w, queries, i, i < queries.n ? w.FirstKey(b, queries, i) : 0, keys);
           row_lse[i] = this->Lse(b, head, queries, i);
           row_delta[i] = this->Delta(b, head, queries, i);
           row_distance[i] = sight.distance;
@@ -367,9 +367,10 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = place.column + j;
-          const float score = ScoreOf(own[j], scale, slope, row_distance[query] + static_cast<float>(key));
+          const float score = ScoreOf(w, own[j], scale, slope, row_distance[query] + static_cast<float>(key));
+          const float derivative = w.Derivative(own[j]);
           own[j] = key >= row_low[query] && key < row_high[query] ? std::exp(score - row_lse[query]) : 0.0f;
-          own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * scale;
+          own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * derivative;
         }
         team.Sync();
         StoreOwn(own, place, weights);
@@ -409,7 +410,7 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
     E* gradients = reinterpret_cast<E*>(score_gradients);
     const int query = place.warp * kMma + place.row;
     const bool exists = query < queries.n;
-    const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
+    const int64_t first = exists ? w.FirstKey(b, queries, query) : 0;
     const float own_lse = this->Lse(b, head, queries, query), own_delta = this->Delta(b, head, queries, query);
     this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
     SumTile sums[kD / kMma];
@@ -433,9 +434,9 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
         const int key = place.column + j;
-        const float score = ScoreOf(own[j], scale, slope, sight.distance + static_cast<float>(key));
+        const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
         const float weight = key >= sight.low && key < sight.high ? std::exp(score - own_lse) : 0.0f;
-        own_gradients[j] = weight * (own_gradients[j] - own_delta) * scale;
+        own_gradients[j] = weight * (own_gradients[j] - own_delta) * w.Derivative(own[j]);
       }
       team.Sync();
       StoreOwn(own_gradients, place, gradients);
@@ -488,7 +489,7 @@ std::string WhyNotTensorAttention(const TensorView& q) {
 void TensorAttention::Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                           const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
-  if (parameters.pitch % kPack != 0 || !ArePackable({q, k, v, out}))
+  if (parameters.dropout.parameters.rate > 0 || parameters.pitch % kPack != 0 || !ArePackable({q, k, v, out}))
     return kAttention.Attention(q, k, v, extras, parameters, out, lse);
   if (q.size() == 0) return;
   const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
@@ -505,7 +506,8 @@ void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const
                               const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                               const TensorView& dv) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
-  if (dout.dtype != q.dtype || parameters.pitch % kPack != 0 || !ArePackable({dout, q, k, v, dq, dk, dv}))
+  if (parameters.dropout.parameters.rate > 0 || dout.dtype != q.dtype || parameters.pitch % kPack != 0 ||
+      !ArePackable({dout, q, k, v, dq, dk, dv}))
     return kAttention.AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&

@@ -66,10 +66,15 @@ constexpr char kEmbeddingWithPositions[] = R"TEXT(%positions = positions length=
 std::string ModelText(const Layout& layout) {
   std::string text = absl::StrReplaceAll(
       TestModelText(), {{"length=6", absl::StrCat("length=", kSeq)}, {kEmbedding, kEmbeddingWithPositions}});
+  text = absl::StrReplaceAll(text, {{"%targets = ",
+                                     "%step = input \"step\" : i64[]\n"
+                                     "%sample = input \"sample\" : i64[B]\n%targets = "}});
   for (const char* layer : {"0", "1"}) {
     const std::string before = absl::StrCat(", %v", layer, " causal=true");
     const bool sinks = absl::StrContains(layout.attention, "sinks=true");
-    const std::string operand = sinks ? absl::StrCat(", %sinks", layer) : "";
+    const bool dropout = absl::StrContains(layout.attention, "dropout=");
+    const std::string operand =
+        absl::StrCat(sinks ? absl::StrCat(", %sinks", layer) : "", dropout ? ", %step, %sample" : "");
     text = absl::StrReplaceAll(
         text, {{before, absl::StrCat(", %v", layer, operand, " causal=true ", layout.attention)},
                {absl::StrCat("%a", layer, ", %l"),
@@ -168,7 +173,8 @@ INSTANTIATE_TEST_SUITE_P(
 // Whatever attention does beside its mask, it does with keys that go round and with heads for a sequence.
 TEST(Context, FeaturesOfAttentionEqualOneRank) {
   const OpTable ops;
-  for (const char* attention : {"sinks=true"}) {
+  for (const char* attention : {"sinks=true", "window=5", "softcap=0.3", "dropout=0.3 dropout_key=2 dropout_seed=9",
+                                "window=3 softcap=0.5 sinks=true dropout=0.1 dropout_key=0 dropout_seed=42"}) {
     const auto one = Train({.ordered = false, .attention = attention}, ops);
     ASSERT_TRUE(one.ok()) << one.status();
     const auto plain = Train({.ordered = false}, ops);

@@ -116,6 +116,8 @@ struct AttentionHeads {
   int64_t query_pitch = 0, key_pitch = 0;  // elements from a token of q and dq, of k, v, dk and dv to the next
   bool causal = false;
   double scale = 1;
+  int64_t window = 0;              // a query sees so many positions up to its own; 0: all
+  double softcap = 0;              // 0: none
   const double* slopes = nullptr;  // one a query head, or null
   // Tiles of at most kQueryBlock queries and kKeyBlock keys, in the order of rows.
   const AttentionTile* query_tiles = nullptr;
@@ -129,6 +131,10 @@ struct AttentionHeads {
   Out out;                      // forward: lse [B,H,S]
   In dout, out_value, lse;      // backward
   Out dk, dv;
+  // Of the probabilities [H,S,T] of a sample, of whose heads these begin at first_head.
+  const int64_t* samples = nullptr;  // [B], or null: none is dropped
+  DropoutRun dropout;                // what all rows share
+  int64_t first_head = 0, logical_queries = 0, logical_keys = 0;
 };
 
 struct Loops {

@@ -59,7 +59,10 @@ AttentionOf AttentionOfNode(const Binding& b) {
   const size_t q = at.q, k = at.k;
   const auto operand = [&b](int index) { return index < 0 ? TensorView() : b.in(index); };
   AttentionOf node;
-  node.parameters = {.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
+  node.parameters = {.causal = b.attr<bool>("causal"),
+                     .scale = b.attr<double>("scale"),
+                     .window = b.attr<int64_t>("window"),
+                     .softcap = b.attr<double>("softcap")};
   const int64_t group = b.attr<int64_t>("group"), kv_heads = b.in(q).dims[2] / (group + 2), heads = group * kv_heads;
   if (is_joined) {
     node.q = HeadsOf(b.in(q), 0, heads);
@@ -77,6 +80,16 @@ AttentionOf AttentionOfNode(const Binding& b) {
   for (int64_t h = 0; !slopes.empty() && h < node.q.dims[2]; ++h) {
     const size_t head = static_cast<size_t>(first_head + h);
     node.parameters.alibi_slopes.push_back(head < slopes.size() ? slopes[head] : 0);  // a padded head has no slope
+  }
+  if (at.step >= 0) {
+    node.parameters.dropout = {.parameters = {.rate = b.attr<double>("dropout"),
+                                              .key = b.attr<int64_t>("dropout_key"),
+                                              .seed = b.attr<int64_t>("dropout_seed")},
+                               .step = b.in(at.step),
+                               .sample = b.in(at.sample),
+                               .first_head = first_head,
+                               .logical_queries = b.logical(q)[1],
+                               .logical_keys = b.logical(k)[1]};
   }
   node.parameters.queries = b.runs(q, 0);
   node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
