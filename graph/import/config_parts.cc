@@ -47,6 +47,15 @@ void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, 
                                 " tokens, but samples have data.seq_len = ", seq_len));
 }
 
+void ReadOneRotary(ConfigReader& config, const RotaryModel& model, DecoderSpec& spec) {
+  spec.rotary = ReadRotary(config, model);
+  if (spec.rotary->any_length) {
+    spec.max_seq_len = 0;
+  } else {
+    CheckLength(config, "max_position_embeddings", model.seq_len, spec);
+  }
+}
+
 double ReadNormEps(ConfigReader& config, const std::string& key, double fallback) {
   return config.Float(key, 1e-30, 1, fallback);
 }
@@ -60,8 +69,8 @@ void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpe
   spec.activation = ReadActivation(config, "hidden_act", "silu");
 }
 
-void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec) {
-  const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, 0.02));
+void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec, double fallback) {
+  const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, fallback));
   spec.init = {init, init, init, init, [init](int64_t) { return init; }, [init](int64_t) { return init; }};
   spec.init.key = "initializer_range";
 }
@@ -89,15 +98,9 @@ double ReadDropout(ConfigReader& config, const std::string& key, double fallback
   return config.Float(key, 0.0, 0.999, fallback);
 }
 
-void NoteAttentionDropout(ConfigReader& config, double fallback, DecoderSpec& spec) {
-  const bool given = config.Has("attention_dropout");
-  const double rate = config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback);
-  if (rate == 0.0) return;
-  spec.notes.push_back(absl::StrCat("attention_dropout = ", rate, given ? "" : " (its default)",
-                                    " is not applied: dropout of attention's probabilities is not supported, so the "
-                                    "model trains as with attention_dropout = 0, where transformers drops them. "
-                                    "Evaluation and what is exported do not depend on it; set it to 0 if that is what "
-                                    "you want"));
+double ReadSoftcap(ConfigReader& config, const std::string& key, std::optional<double> fallback) {
+  if (config.Present(key)) fallback = std::nullopt;
+  return config.OptionalFloat(key, 1e-6, 1e30).value_or(fallback.value_or(0));
 }
 
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback) {

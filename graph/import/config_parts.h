@@ -2,6 +2,7 @@
 #define TACC_GRAPH_IMPORT_CONFIG_PARTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "graph/import/config_reader.h"
@@ -32,6 +33,8 @@ void CheckEvenHeads(ConfigReader& config, const std::string& heads_key, int64_t 
 void ReadMaxLength(ConfigReader& config, const std::string& key, int64_t fallback, int64_t seq_len, DecoderSpec& spec);
 // Fails `key` when `seq_len` is more than spec.max_seq_len.
 void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, const DecoderSpec& spec);
+// spec.rotary, of all layers, and whether max_position_embeddings reaches to the samples' length, unless it is stretched.
+void ReadOneRotary(ConfigReader& config, const RotaryModel& model, DecoderSpec& spec);
 // What norms add to keep from dividing by zero: more than 0, also in fp32.
 double ReadNormEps(ConfigReader& config, const std::string& key, double fallback);
 // Root mean square norms with weights.
@@ -39,7 +42,7 @@ NormSpec ReadRmsNorm(ConfigReader& config, const std::string& key, double fallba
 // intermediate_size, hidden_act.
 void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpec& spec);
 // initializer_range: matrices and embeddings normal, biases zero, norms one, in all layers alike.
-void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec);
+void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec, double fallback = 0.02);
 // Key `tie_word_embeddings`.
 void ReadTiedHead(ConfigReader& config, bool fallback, DecoderSpec& spec);
 
@@ -48,8 +51,8 @@ int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::str
                     int64_t fallback);
 Bias ReadBias(ConfigReader& config, const std::string& key, Bias fallback);
 double ReadDropout(ConfigReader& config, const std::string& key, double fallback);
-// Key `attention_dropout`. Dropout of attention's probabilities is not built: where it is not 0, a note says so.
-void NoteAttentionDropout(ConfigReader& config, double fallback, DecoderSpec& spec);
+// What bends scores or logits under a bound; null: nothing does.
+double ReadSoftcap(ConfigReader& config, const std::string& key, std::optional<double> fallback);
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback);
 
 // "normal(STD)".

@@ -1,6 +1,8 @@
 #include "graph/import/decoder.h"
 
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -31,6 +33,13 @@ int64_t Product(const WeightDims& dims) {
   return product;
 }
 
+// The text of an einsum "x,oi->y" whose weight has its dims `i` before its `num_out` dims `o`.
+std::string WithTransposedWeight(const std::string& spec, size_t num_out) {
+  const size_t begin = spec.find(',') + 1, end = spec.find("->");
+  const std::string weight = spec.substr(begin, end - begin);
+  return absl::StrCat(spec.substr(0, begin), weight.substr(num_out), weight.substr(0, num_out), spec.substr(end));
+}
+
 class DecoderBuilder {
  public:
   DecoderBuilder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops)
@@ -45,16 +54,8 @@ class DecoderBuilder {
     if (spec_.has_dropout()) step_ = b_.Leaf(Op::kInput, "step", {DType::kI64, {}});
     if (spec_.has_dropout() || HasAuxLoss()) sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {options_.batch}});
     ValueId x = Embed();
-    if (spec_.rotary.has_value()) {
-      b_.SetModule(ModuleOf(spec_.names.embedding));
-      const std::vector<ValueId> table = b_.AddMany("rope_table", {},
-                                                    {{"inv_freq", spec_.rotary->inv_freq},
-                                                     {"attention_scale", spec_.rotary->attention_scale},
-                                                     {"length", options_.seq_len}},
-                                                    2);
-      cos_ = table[0];
-      sin_ = table[1];
-    }
+    if (spec_.rotary.has_value()) AddTables(*spec_.rotary, DecoderSpec::Layer::kRotary);
+    if (spec_.local_rotary.has_value()) AddTables(*spec_.local_rotary, DecoderSpec::Layer::kLocalRotary);
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) x = Layer(layer, x);
     const ValueId logits = Head(Norm(spec_.names.final_norm, spec_.norm, x, Hidden()));
     if (options_.outputs == DecoderBuildOptions::kLogits) {
@@ -82,6 +83,17 @@ class DecoderBuilder {
     return b_.Leaf(Op::kParam, name, {DType::kF32, std::move(sizes)}, std::move(attrs));
   }
 
+  // The cosines and sines of layers with these positions, if there are any.
+  void AddTables(const Rotary& rotary, DecoderSpec::Layer::Positions positions) {
+    bool is_used = false;
+    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) is_used |= spec_.LayerAt(layer).positions == positions;
+    if (!is_used) return;
+    b_.SetModule(ModuleOf(spec_.names.embedding));
+    tables_[positions] = b_.AddMany(
+        "rope_table", {},
+        {{"inv_freq", rotary.inv_freq}, {"attention_scale", rotary.attention_scale}, {"length", options_.seq_len}}, 2);
+  }
+
   WeightDim Hidden() const { return {spec_.hidden_size, "embed"}; }
   WeightDim Heads() const { return {spec_.num_heads, "heads"}; }
   WeightDim HeadDim() const { return {spec_.head_dim, "head_dim"}; }
@@ -93,10 +105,12 @@ class DecoderBuilder {
   ValueId Project(const std::string& name, const std::string& spec, ValueId x, const WeightDims& out,
                   const WeightDims& in, Bias bias, const std::string& init, const std::string& rows = "") {
     b_.SetModule(name);
-    WeightDims dims = out;
-    dims.insert(dims.end(), in.begin(), in.end());
-    const ValueId weight = Param(absl::StrCat(name, ".weight", rows), dims, {Product(out), Product(in)}, init);
-    ValueId y = b_.Einsum(spec, x, weight);
+    const bool is_transposed = spec_.transposed_matrices && name != spec_.names.head;
+    const WeightDims &first = is_transposed ? in : out, &second = is_transposed ? out : in;
+    WeightDims dims = first;
+    dims.insert(dims.end(), second.begin(), second.end());
+    const ValueId weight = Param(absl::StrCat(name, ".weight", rows), dims, {Product(first), Product(second)}, init);
+    ValueId y = b_.Einsum(is_transposed ? WithTransposedWeight(spec, out.size()) : spec, x, weight);
     if (bias == Bias::kPresent)
       y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias", rows), out, {Product(out)}, "zeros")});
     return y;
@@ -107,7 +121,10 @@ class DecoderBuilder {
     b_.SetModule(name);
     const Attrs attrs = {{"eps", norm.eps}};
     ValueId weight = kNoValue, bias = kNoValue;
-    if (norm.affine != Affine::kNone) weight = Param(absl::StrCat(name, ".weight"), {dim}, {dim.size}, "ones");
+    const bool one_plus = norm.affine == Affine::kOnePlusWeight;
+    if (norm.affine != Affine::kNone)
+      weight = Param(absl::StrCat(name, ".weight"), {dim}, {dim.size}, one_plus ? "zeros" : "ones");
+    if (one_plus) weight = b_.Add("add_scalar", {weight}, {{"value", 1.0}});
     if (norm.affine == Affine::kWeightBias) bias = Param(absl::StrCat(name, ".bias"), {dim}, {dim.size}, "zeros");
     if (norm.kind == NormSpec::kRms) {
       if (weight == kNoValue) weight = b_.Constant(1.0, {DType::kF32, {dim.size}});
@@ -149,9 +166,24 @@ class DecoderBuilder {
   ValueId Layer(int64_t layer, ValueId x) {
     const DecoderNames& names = spec_.names;
     const std::string path = spec_.LayerPath(layer);
+    if (spec_.branches != DecoderSpec::kInTurn) return ParallelLayer(path, layer, x);
     x = Branch(path, names.attention_norm, names.attention_post_norm, x,
                [&](ValueId h) { return Attention(path, layer, h); });
     return Branch(path, names.mlp_norm, names.mlp_post_norm, x, [&](ValueId h) { return Mlp(path, layer, h); });
+  }
+
+  // x plus attention and the MLP, both of x.
+  ValueId ParallelLayer(const std::string& path, int64_t layer, ValueId x) {
+    const DecoderNames& names = spec_.names;
+    const ValueId h = Norm(Join(path, names.attention_norm), spec_.norm, x, Hidden());
+    const ValueId attention = Attention(path, layer, h);
+    const ValueId mlp =
+        Mlp(path, layer, names.mlp_norm.empty() ? h : Norm(Join(path, names.mlp_norm), spec_.norm, x, Hidden()));
+    b_.SetModule(path);
+    if (spec_.branches == DecoderSpec::kParallelSum)
+      return b_.Add("add", {x, Dropout(b_.Add("add", {attention, mlp}), spec_.residual_dropout)});
+    for (ValueId branch : {attention, mlp}) x = b_.Add("add", {x, Dropout(branch, spec_.residual_dropout)});
+    return x;
   }
 
   // x + dropout(post_norm(branch(norm(x)))), or what the family makes of it.
@@ -199,6 +231,13 @@ class DecoderBuilder {
       const ValueId qkv = project("bsk,htdk->bshtd", {Heads(), {3, ""}, HeadDim()});
       return {Entry(qkv, 3, 0), Entry(qkv, 3, 1), Entry(qkv, 3, 2)};
     }
+    if (spec_.qkv_layout == DecoderSpec::kGrouped) {
+      const int64_t group = spec_.num_heads / spec_.num_kv_heads;
+      const ValueId qkv = project("bsk,htdk->bshtd", {kv_heads, {group + 2, ""}, HeadDim()});
+      const ValueId q =
+          b_.Reshape(b_.Slice(qkv, 3, 0, group), {options_.batch, options_.seq_len, spec_.num_heads, spec_.head_dim});
+      return {q, Entry(qkv, 3, group), Entry(qkv, 3, group + 1)};
+    }
     if (kv_heads.size == spec_.num_heads) {
       const ValueId qkv = project("bsk,thdk->bsthd", {{3, ""}, Heads(), HeadDim()});
       return {Entry(qkv, 2, 0), Entry(qkv, 2, 1), Entry(qkv, 2, 2)};
@@ -238,14 +277,27 @@ class DecoderBuilder {
     qkv.k = QkNorm(Join(path, names.k_norm), qkv.k);
     b_.SetModule(Join(path, names.attention));
     for (ValueId* x : {&qkv.q, &qkv.k, &qkv.v}) *x = Clip(*x, DecoderSpec::kAfterNorm);
-    if (spec_.rotary.has_value()) {
-      const std::string style = spec_.rotary->pairs == Rotary::kHalves ? "half" : "interleaved";
-      for (ValueId* x : {&qkv.q, &qkv.k}) *x = b_.Add("rotary", {*x, cos_, sin_}, {{"style", style}});
+    const DecoderSpec::Layer own = spec_.LayerAt(layer);
+    if (const auto table = tables_.find(own.positions); table != tables_.end()) {
+      const Rotary& rotary = own.positions == DecoderSpec::Layer::kRotary ? *spec_.rotary : *spec_.local_rotary;
+      const std::string style = rotary.pairs == Rotary::kHalves ? "half" : "interleaved";
+      for (ValueId* x : {&qkv.q, &qkv.k})
+        *x = b_.Add("rotary", {*x, table->second[0], table->second[1]}, {{"style", style}});
     }
-    const double scale = spec_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+    double scale = spec_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+    if (spec_.scaled_by_layer) scale /= static_cast<double>(layer + 1);
+    std::vector<ValueId> operands = {qkv.q, qkv.k, qkv.v};
     Attrs attrs = {{"causal", true}, {"scale", scale}};
     if (!spec_.alibi_slopes.empty()) attrs["alibi_slopes"] = spec_.alibi_slopes;
-    const ValueId out = b_.AddMany("attention", {qkv.q, qkv.k, qkv.v}, attrs, 2)[0];
+    if (own.window > 0) attrs["window"] = own.window;
+    if (spec_.attention_softcap > 0) attrs["softcap"] = spec_.attention_softcap;
+    if (spec_.attention_dropout > 0) {
+      attrs["dropout"] = spec_.attention_dropout;
+      attrs["dropout_key"] = num_dropouts_++;
+      attrs["dropout_seed"] = options_.dropout_seed;
+      operands.insert(operands.end(), {step_, sample_});
+    }
+    const ValueId out = b_.AddMany("attention", std::move(operands), std::move(attrs), 2)[0];
     return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {Hidden()}, {Heads(), HeadDim()},
                    spec_.attention_out_bias, spec_.init.attention_out(layer));
   }
@@ -389,7 +441,9 @@ class DecoderBuilder {
       }
       logits = b_.Einsum("bsk,nk->bsn", x, weight);
     }
-    return Scaled(logits, spec_.logit_scale);
+    logits = Scaled(logits, spec_.logit_scale);
+    if (spec_.logit_softcap == 0) return logits;
+    return b_.Scale(b_.Add("tanh", {b_.Scale(logits, 1 / spec_.logit_softcap)}), spec_.logit_softcap);
   }
 
   const DecoderSpec& spec_;
@@ -397,7 +451,7 @@ class DecoderBuilder {
   Graph graph_;
   Builder b_;
   ValueId tokens_ = kNoValue, targets_ = kNoValue, step_ = kNoValue, sample_ = kNoValue;
-  ValueId cos_ = kNoValue, sin_ = kNoValue;
+  std::map<DecoderSpec::Layer::Positions, std::vector<ValueId>> tables_;  // cosines and sines
   ValueId embedding_ = kNoValue;
   ValueId expert_counts_ = kNoValue, probability_sums_ = kNoValue;  // over layers
   int64_t num_dropouts_ = 0;

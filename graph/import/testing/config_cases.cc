@@ -12,7 +12,7 @@ using nlohmann::json;
 json Rope(const json& parameters) { return {{"rope_parameters", parameters}}; }
 
 std::vector<Flip> CommonFlips() {
-  return {{"model_type", "gpt2"},
+  return {{"model_type", "t5"},
           {"architectures", {"LlamaForSequenceClassification"}},
           {"dtype", "int8"},
           {"torch_dtype", "float8"},
@@ -97,11 +97,6 @@ std::vector<Flip> LlamaLikeFlips(const json& partial_factor) {
   }
   return flips;
 }
-
-struct FamilyFlips {
-  std::set<std::string> families;
-  std::vector<Flip> flips;
-};
 
 const json kNoRope = {{"rope", false}}, kGatedInits = {{"init_fn", "full_megatron"}};
 
@@ -258,8 +253,9 @@ const FamilyFlips kFamilyFlips[] = {
 }  // namespace
 
 bool IsLlamaLike(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"llama",   "mistral", "qwen2", "qwen3",   "olmo",      "olmo2",
-                                                  "granite", "glm",     "glm4",  "mixtral", "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {"llama",   "mistral", "qwen2", "qwen3",      "olmo",      "olmo2",
+                                                  "olmo3",   "smollm3", "phi3",  "starcoder2", "gemma2",    "gemma3",
+                                                  "granite", "glm",     "glm4",  "mixtral",    "qwen3_moe", "olmoe"};
   return kFamilies.count(family) > 0;
 }
 
@@ -282,6 +278,7 @@ json BaseConfig(const std::string& family) {
             {"attention_dropout", 0.0},
             {"rope", true}};
   }
+  if (const json dense = BaseOfGpt(family); !dense.is_null()) return dense;
   if (family == "chatglm") {
     return {{"model_type", "chatglm"},
             {"padded_vocab_size", 50},
@@ -299,6 +296,7 @@ json BaseConfig(const std::string& family) {
                  {"max_position_embeddings", 32}};
   if (IsLlamaLike(family)) config["num_key_value_heads"] = 4;
   if (family == "glm" || family == "glm4") config["head_dim"] = 8;
+  config.update(MoreOfBase(family));
   if (IsMixture(family)) {
     config["num_experts"] = 6;
     config["num_experts_per_tok"] = 2;
@@ -318,12 +316,16 @@ json With(json config, const json& changes) {
 std::vector<Flip> FlipsOf(const std::string& family) {
   std::vector<Flip> flips = CommonFlips();
   auto add = [&](const std::vector<Flip>& more) { flips.insert(flips.end(), more.begin(), more.end()); };
+  static const std::set<std::string> kBiasless = {"mistral", "qwen2", "mixtral", "starcoder2"};
   const bool is_glm = family == "glm" || family == "glm4";
   if (IsLlamaLike(family)) {
-    add(LlamaLikeFlips(is_glm ? 0.25 : 0.5));
-    if (family != "olmo") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
-    if (family != "mistral" && family != "qwen2" && family != "mixtral") add({{"attention_bias", !is_glm}});
+    for (const Flip& flip : LlamaLikeFlips(is_glm ? 0.25 : family == "phi3" ? 0.4 : 0.5)) {
+      if (!IsOfOtherKey(family, flip)) flips.push_back(flip);
+    }
+    if (family != "olmo" && family != "starcoder2") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
+    if (kBiasless.count(family) == 0) add({{"attention_bias", !is_glm}});
   }
+  add(DenseFlips(family));
   for (const FamilyFlips& more : kFamilyFlips) {
     if (more.families.count(family) > 0) add(more.flips);
   }
