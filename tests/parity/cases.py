@@ -230,7 +230,10 @@ TRAINING_CASES = [
         "starcoder2", "own keys, linear rope", _sizes(107, 42, 61, 2, 3), 3, 3, 11, draws=3,
         rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 3000.0},
     ),
-    _like_llama("smollm3", "every second layer without positions", _sizes(95, 36, 51, 2, 6), 2, 3, 17, no_rope_layer_interval=2),
+    _like_llama(
+        "smollm3", "every second layer without positions", _sizes(95, 60, 51, 2, 6), 2, 3, 17, draws=3,
+        no_rope_layer_interval=2,
+    ),
     _like_llama(
         "smollm3", "windows without positions, own head", _sizes(71, 50, 43, 3, 5), 1, 2, 21,
         no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=7, tie_word_embeddings=False,
@@ -251,7 +254,7 @@ TRAINING_CASES = [
         "phi3", "three quarters rotated", _sizes(105, 48, 65, 2, 3), 1, 3, 13, draws=3, partial_rotary_factor=0.75
     ),
     _rotary(
-        "olmo3", "windows, yarn in full layers", _sizes(93, 36, 55, 4, 6), 6, 3, 17, sliding_window=5,
+        "olmo3", "windows, yarn in full layers", _sizes(93, 36, 55, 4, 6), 6, 3, 17, draws=5, sliding_window=5,
         rope_parameters={
             "full_attention": _yarn_rope(4.0, 16, rope_theta=900.0),
             "sliding_attention": {"rope_type": "default", "rope_theta": 900.0},
@@ -276,7 +279,7 @@ TRAINING_CASES = [
         attn_logit_softcapping=None, final_logit_softcapping=None, hidden_activation="gelu",
     ),
     _like_llama(
-        "gemma3", "windows of every second layer", _sizes(97, 36, 51, 4, 6), 2, 3, 17, head_dim=10,
+        "gemma3", "windows of every second layer", _sizes(97, 36, 51, 4, 6), 2, 3, 17, draws=5, head_dim=10,
         sliding_window=5, sliding_window_pattern=2, rope_local_base_freq=300.0, rope_theta=5000.0, query_pre_attn_scalar=10,
     ),
     _like_llama(
