@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "graph/import/config_parts.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 #include "graph/import/families.h"
 #include "graph/import/json_file.h"
 #include "graph/import/model_facts.h"

@@ -50,7 +50,7 @@ void RefuseSmallWindow(ConfigReader& config, const std::string& layers, int64_t 
                                              seq_len));
 }
 
-void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const DecoderSpec& spec) {
+void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const DecoderSpec& spec, QwenWindows windows) {
   const std::vector<std::string> layer_types = config.Strings("layer_types");
   bool any_sliding = false;
   for (const std::string& type : layer_types) {
@@ -69,10 +69,14 @@ void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const Decod
     return;
   }
   const int64_t first = config.Int("max_window_layers", 0, kMaxLayers, 28);
-  if (layer_types.empty() && first < spec.num_layers) {
+  const bool from_there_on = windows == QwenWindows::kFromLayer;
+  if (layer_types.empty() && (from_there_on ? first < spec.num_layers : first > 0)) {
     RefuseSmallWindow(config,
-                      absl::StrCat("with use_sliding_window the layers from max_window_layers = ", first, " on"), 4096,
-                      seq_len);
+                      absl::StrCat("with use_sliding_window ",
+                                   from_there_on ? "the layers from max_window_layers = "
+                                                 : "every second layer below max_window_layers = ",
+                                   first, from_there_on ? " on" : ""),
+                      4096, seq_len);
   } else if (any_sliding) {
     RefuseSmallWindow(config, "with use_sliding_window the layers that are so in layer_types", 4096, seq_len);
   } else {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "graph/import/config_reader.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 
 namespace tacc::graph {
 
@@ -44,8 +44,11 @@ DecoderNames Glm4Names();
 // Refuses, by name, a sliding_window that would leave tokens of a sample out. `layers` begins the message: "all
 // layers". An absent key means `fallback`, null no window.
 void RefuseSmallWindow(ConfigReader& config, const std::string& layers, int64_t fallback, int64_t seq_len);
-// The same for the layers that use_sliding_window, max_window_layers and layer_types choose, as Qwen has them.
-void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const DecoderSpec& spec);
+// The same for the layers that use_sliding_window, max_window_layers and layer_types choose, as Qwen has them: without
+// layer_types those from max_window_layers on, or of Qwen 2 MoE layers 0, 2, ... below it.
+enum class QwenWindows { kFromLayer, kEvenLayersBelow };
+void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const DecoderSpec& spec,
+                              QwenWindows windows = QwenWindows::kFromLayer);
 
 }  // namespace tacc::graph
 

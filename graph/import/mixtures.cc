@@ -48,6 +48,34 @@ void ReadMixtral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.experts->weights = ExpertsSpec::kNormalized;
 }
 
+namespace {
+
+// moe_intermediate_size, norm_topk_prob, and which layers have experts.
+void ReadQwenExperts(ConfigReader& config, int64_t default_intermediate, DecoderSpec& spec) {
+  spec.experts->intermediate_size = config.Int("moe_intermediate_size", 1, kMaxWidth, default_intermediate);
+  if (config.Bool("norm_topk_prob", false)) spec.experts->weights = ExpertsSpec::kNormalized;
+  const int64_t sparse_step = config.Int("decoder_sparse_step", 1, kMaxLayers, 1);
+  for (int64_t layer : config.Ints("mlp_only_layers", 0, kMaxLayers)) spec.experts->dense_layers.insert(layer);
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    if ((layer + 1) % sparse_step != 0) spec.experts->dense_layers.insert(layer);
+  }
+}
+
+}  // namespace
+
+void ReadQwen2Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {151936, 2048, 5632, 24, 16, /*num_kv_heads=*/16};
+  defaults.max_positions = 32768;
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
+  spec.qkv_bias = ReadBias(config, "qkv_bias", Bias::kPresent);
+  RefuseSmallWindowsOfQwen(config, seq_len, spec, QwenWindows::kEvenLayersBelow);
+  spec.experts = ReadExperts(config, {60, 4, 0.001});
+  ReadQwenExperts(config, 1408, spec);
+  spec.experts->shared_intermediate_size = config.Int("shared_expert_intermediate_size", 1, kMaxWidth, 5632);
+  spec.experts->has_shared_weight = true;
+}
+
 void ReadQwen3Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   LlamaLikeDefaults defaults = {151936, 2048, 6144, 24, 32, /*num_kv_heads=*/4};
   defaults.max_positions = 32768;
@@ -62,13 +90,7 @@ void ReadQwen3Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   config.RefuseUnless("shared_expert_intermediate_size", 0, "experts that all tokens share are not supported");
   RefuseSmallWindowsOfQwen(config, seq_len, spec);
   spec.experts = ReadExperts(config, {128, 8, 0.001});
-  spec.experts->intermediate_size = config.Int("moe_intermediate_size", 1, kMaxWidth, 768);
-  if (config.Bool("norm_topk_prob", false)) spec.experts->weights = ExpertsSpec::kNormalized;
-  const int64_t sparse_step = config.Int("decoder_sparse_step", 1, kMaxLayers, 1);
-  for (int64_t layer : config.Ints("mlp_only_layers", 0, kMaxLayers)) spec.experts->dense_layers.insert(layer);
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    if ((layer + 1) % sparse_step != 0) spec.experts->dense_layers.insert(layer);
-  }
+  ReadQwenExperts(config, 768, spec);
 }
 
 void ReadOlmoe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {

@@ -58,11 +58,12 @@ json Config(const std::string& family) {
   if (family == "baichuan") return config;
   config["num_key_value_heads"] = 2;
   config["head_dim"] = 6;
-  if (family == "mixtral" || family == "qwen3_moe" || family == "olmoe") {
+  if (family == "mixtral" || family == "qwen2_moe" || family == "qwen3_moe" || family == "olmoe") {
     config["num_experts"] = 4;
     config["num_experts_per_tok"] = 2;
   }
-  if (family == "qwen3_moe") config["moe_intermediate_size"] = 10;
+  if (family == "qwen2_moe" || family == "qwen3_moe") config["moe_intermediate_size"] = 10;
+  if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 14;
   return config;
 }
 

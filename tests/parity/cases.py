@@ -47,7 +47,7 @@ def _rotary(
     return Case(family, name, config | more, batch, seq_len, draws)
 
 
-_MIXTURES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+_MIXTURES = {"mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
 
 
 def _mixture(
@@ -179,6 +179,20 @@ TRAINING_CASES = [
     _mixture("mixtral", "grouped heads", _sizes(91, 36, 29, 2, 6), 2, (5, 2), 3, 17),
     _mixture("mixtral", "one expert a token, tied", _sizes(67, 42, 37, 2, 3), 1, (3, 1), 2, 23, tie_word_embeddings=True),
     _mixture("mixtral", "seven experts", _sizes(103, 40, 21, 3, 5), 5, (7, 3), 3, 11, router_aux_loss_coef=0.2),
+    _mixture(
+        "qwen2_moe", "grouped heads", _sizes(63, 60, 41, 2, 6), 3, (6, 2), 3, 17,
+        moe_intermediate_size=19, shared_expert_intermediate_size=27,
+    ),
+    _mixture(
+        "qwen2_moe", "normalized, no biases, tied", _sizes(75, 40, 51, 3, 4), 4, (5, 3), 2, 21,
+        moe_intermediate_size=17, shared_expert_intermediate_size=33, norm_topk_prob=True, qkv_bias=False,
+        mlp_only_layers=[1], tie_word_embeddings=True,
+    ),
+    _mixture(
+        "qwen2_moe", "every second layer, wide window", _sizes(57, 66, 37, 2, 3), 1, (4, 1), 3, 13,
+        moe_intermediate_size=23, shared_expert_intermediate_size=15, decoder_sparse_step=2,
+        use_sliding_window=True, sliding_window=13, max_window_layers=2,
+    ),
     _mixture(
         "qwen3_moe", "grouped heads, normalized", _sizes(95, 33, 45, 2, 3), 1, (6, 3), 3, 19,
         head_dim=10, moe_intermediate_size=23, norm_topk_prob=True,

@@ -107,7 +107,7 @@ const json kNoRope = {{"rope", false}}, kGatedInits = {{"init_fn", "full_megatro
 
 // Beside those of all families and of all that are like Llama.
 const FamilyFlips kFamilyFlips[] = {
-    {{"mixtral", "qwen3_moe", "olmoe"},
+    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"},
      {{"num_experts", 5},
       {"num_experts", 1 << 17},
       {"num_local_experts", 5},
@@ -116,17 +116,17 @@ const FamilyFlips kFamilyFlips[] = {
       {"num_experts_per_tok", 7},
       {"output_router_logits", true},
       {"router_aux_loss_coef", 0.5, {{"output_router_logits", true}}}}},
-    {{"qwen3_moe", "olmoe"}, {{"norm_topk_prob", true}}},
+    {{"qwen2_moe", "qwen3_moe", "olmoe"}, {{"norm_topk_prob", true}}},
     {{"mixtral"}, {{"router_jitter_noise", 0.1}, {"sliding_window", 7}}},
-    {{"qwen3_moe"},
+    {{"qwen2_moe", "qwen3_moe"},
      {{"moe_intermediate_size", 15},
       {"decoder_sparse_step", 3},
-      {"qkv_bias", true},
-      {"use_qk_norm", false},
       {"shared_expert_intermediate_size", 8},
       {"mlp_only_layers", json::array()},
       {"mlp_only_layers", {"0"}},
       {"mlp_only_layers", {-1}}}},
+    {{"qwen2_moe"}, {{"qkv_bias", false}}},
+    {{"qwen3_moe"}, {{"qkv_bias", true}, {"use_qk_norm", false}}},
     {{"llama", "granite"}, {{"mlp_bias", true}}},
     {{"llama"}, {{"rope_interleaved", true}}},
     {{"olmo", "olmoe"}, {{"clip_qkv", 8.0}}},
@@ -138,7 +138,7 @@ const FamilyFlips kFamilyFlips[] = {
       {"logits_scaling", 8.0},
       {"logits_scaling", 0}}},
     {{"qwen2"}, {{"use_mrope", true}}},
-    {{"qwen2", "qwen3", "qwen3_moe"},
+    {{"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"},
      {{"use_sliding_window", true, {{"sliding_window", 7}, {"max_window_layers", 1}}},
       {"sliding_window", 7, {{"use_sliding_window", true}, {"max_window_layers", 1}}},
       {"max_window_layers", 1, {{"use_sliding_window", true}, {"sliding_window", 7}}},
@@ -258,13 +258,14 @@ const FamilyFlips kFamilyFlips[] = {
 }  // namespace
 
 bool IsLlamaLike(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"llama",   "mistral", "qwen2", "qwen3",   "olmo",      "olmo2",
-                                                  "granite", "glm",     "glm4",  "mixtral", "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {"llama",     "mistral",   "qwen2", "qwen3", "olmo",
+                                                  "olmo2",     "granite",   "glm",   "glm4",  "mixtral",
+                                                  "qwen2_moe", "qwen3_moe", "olmoe"};
   return kFamilies.count(family) > 0;
 }
 
 bool IsMixture(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"mixtral", "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"};
   return kFamilies.count(family) > 0;
 }
 
@@ -303,10 +304,11 @@ json BaseConfig(const std::string& family) {
     config["num_experts"] = 6;
     config["num_experts_per_tok"] = 2;
   }
-  if (family == "qwen3_moe") {
+  if (family == "qwen2_moe" || family == "qwen3_moe") {
     config["moe_intermediate_size"] = 14;
     config["mlp_only_layers"] = {0};
   }
+  if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 22;
   return config;
 }
 
@@ -322,7 +324,8 @@ std::vector<Flip> FlipsOf(const std::string& family) {
   if (IsLlamaLike(family)) {
     add(LlamaLikeFlips(is_glm ? 0.25 : 0.5));
     if (family != "olmo") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
-    if (family != "mistral" && family != "qwen2" && family != "mixtral") add({{"attention_bias", !is_glm}});
+    if (family != "mistral" && family != "qwen2" && family != "mixtral" && family != "qwen2_moe")
+      add({{"attention_bias", !is_glm}});
   }
   for (const FamilyFlips& more : kFamilyFlips) {
     if (more.families.count(family) > 0) add(more.flips);

@@ -1,6 +1,6 @@
 // What a family's config.json becomes: the shape of a decoder and the names of its weights, and the graph of it.
-#ifndef TACC_GRAPH_IMPORT_DECODER_H_
-#define TACC_GRAPH_IMPORT_DECODER_H_
+#ifndef TACC_GRAPH_IMPORT_DECODER_DECODER_H_
+#define TACC_GRAPH_IMPORT_DECODER_DECODER_H_
 
 #include <cstdint>
 #include <functional>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "graph/import/rope.h"
+#include "graph/import/decoder/rotary.h"
 #include "graph/ir/graph.h"
 #include "graph/ops/op.h"
 
@@ -44,6 +44,10 @@ struct DecoderNames {
   // Of each expert; the * is its number.
   std::string expert_gate = "mlp.experts.*.gate_proj", expert_up = "mlp.experts.*.up_proj",
               expert_down = "mlp.experts.*.down_proj";
+  // Of the expert that all tokens take.
+  std::string shared_weight = "mlp.shared_expert_gate";
+  std::string shared_gate = "mlp.shared_expert.gate_proj", shared_up = "mlp.shared_expert.up_proj",
+              shared_down = "mlp.shared_expert.down_proj";
 };
 
 // What a norm has to learn.
@@ -76,6 +80,10 @@ struct ExpertsSpec {
   // mean probability), tokens of all layers counted together. 0: none.
   double aux_loss_coef = 0;
   std::set<int64_t> dense_layers;  // layers that have one MLP
+  // Of the MLP whose output is added for all tokens; 0: none. Its output is multiplied by the sigmoid of a product of
+  // the token, where it has that weight.
+  int64_t shared_intermediate_size = 0;
+  bool has_shared_weight = false;
 };
 
 // Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H
@@ -157,4 +165,4 @@ absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOp
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IMPORT_DECODER_H_
+#endif  // TACC_GRAPH_IMPORT_DECODER_DECODER_H_
