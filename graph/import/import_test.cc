@@ -422,8 +422,8 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   EXPECT_THAT(Error(), HasSubstr("wanted an object"));
   folder_.Write("config.json", "{\"model_type\": \"mamba\"}");
   EXPECT_THAT(Error(), HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, mistral, "
-                                 "qwen2, qwen3, olmo, olmo2, hf_olmo, mixtral, qwen2_moe, qwen3_moe, olmoe, granite, "
-                                 "glm, glm4, chatglm, bloom, baichuan"));
+                                 "qwen2, qwen3, olmo, olmo2, hf_olmo, mixtral, qwen2_moe, qwen3_moe, olmoe, "
+                                 "granitemoe, granite, glm, glm4, chatglm, bloom, baichuan"));
 }
 
 // What would divide by zero, or train nothing, is said of the file, not of its results.

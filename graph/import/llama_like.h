@@ -41,6 +41,9 @@ DecoderNames Olmo2Names();
 DecoderNames GlmNames();
 DecoderNames Glm4Names();
 
+// The factors on embeddings, branches, scores and logits that Granite's families have.
+void ReadGraniteFactors(ConfigReader& config, DecoderSpec& spec);
+
 // Refuses, by name, a sliding_window that would leave tokens of a sample out. `layers` begins the message: "all
 // layers". An absent key means `fallback`, null no window.
 void RefuseSmallWindow(ConfigReader& config, const std::string& layers, int64_t fallback, int64_t seq_len);

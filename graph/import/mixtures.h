@@ -14,8 +14,10 @@ void ReadMixtral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadQwen2Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadQwen3Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadOlmoe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+void ReadGraniteMoe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 
 DecoderNames MixtralNames();
+DecoderNames GraniteMoeNames();
 
 }  // namespace tacc::graph
 

@@ -212,6 +212,16 @@ const Published kPublished[] = {
       "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.40.0.dev0", "use_cache": true,
       "use_sliding_window": false, "vocab_size": 151936})",
      14315784192},
+    {"granite-3.0-1b-a400m-base",
+     R"({"architectures": ["GraniteMoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.1,
+      "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+      "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 512, "logits_scaling": 6.0,
+      "max_position_embeddings": 131072, "model_type": "granitemoe", "num_attention_heads": 16, "num_experts_per_tok": 8,
+      "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+      "pad_token_id": 0, "residual_multiplier": 0.22, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1500000.0,
+      "router_aux_loss_coef": 0.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.46.0.dev0",
+      "use_cache": true, "vocab_size": 49155})",
+     1334628352},
 };
 
 TEST(ReadModelConfigTest, PublishedModelsHaveTheirParameters) {

@@ -58,6 +58,7 @@ json Config(const std::string& family) {
   if (family == "baichuan") return config;
   config["num_key_value_heads"] = 2;
   config["head_dim"] = 6;
+  if (family == "granitemoe") config["num_local_experts"] = 4;
   if (family == "mixtral" || family == "qwen2_moe" || family == "qwen3_moe" || family == "olmoe") {
     config["num_experts"] = 4;
     config["num_experts_per_tok"] = 2;

@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MixtureTest,
 
 std::vector<Layout> LayoutsOfOtherFamilies() {
   std::vector<Layout> layouts;
-  for (const char* family : {"qwen2_moe"}) {
+  for (const char* family : {"qwen2_moe", "granitemoe"}) {
     for (Layout layout :
          {Layout{.fsdp = 2}, Layout{.tp = 2}, Layout{.cp = 2}, Layout{.ep = 2, .accumulation = 2}, Layout{.ep = 4},
           Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2}, Layout{.ep = 2, .num_repeated = 2}}) {

@@ -47,7 +47,7 @@ def _rotary(
     return Case(family, name, config | more, batch, seq_len, draws)
 
 
-_MIXTURES = {"mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+_MIXTURES = {"mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe", "granitemoe": "GraniteMoe"}
 
 
 def _mixture(
@@ -55,7 +55,7 @@ def _mixture(
 ) -> Case:
     """`experts`: how many, and how many a token takes. bf16 sends some tokens to other experts, so more draws."""
     config = {"architectures": [f"{_MIXTURES[family]}ForCausalLM"], "output_router_logits": True}
-    config |= {"num_local_experts" if family == "mixtral" else "num_experts": experts[0]}
+    config |= {"num_local_experts" if family in ("mixtral", "granitemoe") else "num_experts": experts[0]}
     config |= {"num_experts_per_tok": experts[1], "router_aux_loss_coef": 0.05}
     case = _rotary("llama", name, sizes, kv_heads, batch, seq_len, draws, **config | more)
     case.family = case.config["model_type"] = family
@@ -210,6 +210,18 @@ TRAINING_CASES = [
     _mixture(
         "olmoe", "tied, normalized, no auxiliary loss", _sizes(107, 50, 27, 2, 5), 5, (7, 4), 3, 11,
         tie_word_embeddings=True, norm_topk_prob=True, output_router_logits=False,
+    ),
+    _mixture(
+        "granitemoe", "all multipliers", _sizes(89, 36, 29, 2, 6), 2, (5, 2), 3, 17,
+        embedding_multiplier=7.0, residual_multiplier=0.45, attention_multiplier=0.3, logits_scaling=0.6,
+    ),
+    _mixture(
+        "granitemoe", "one expert a token, biases, tied", _sizes(67, 50, 37, 3, 5), 5, (3, 1), 2, 19,
+        attention_bias=True, tie_word_embeddings=True, embedding_multiplier=3.0, attention_multiplier=0.2,
+    ),
+    _mixture(
+        "granitemoe", "seven experts, one kv head", _sizes(103, 42, 23, 2, 7), 1, (7, 3), 3, 13,
+        residual_multiplier=-0.7, attention_multiplier=0.8, logits_scaling=0.9, router_aux_loss_coef=0.2,
     ),
     _native_olmo(
         "as OLMo-1B", 101, (99, 36, 2, 6), 3, 17,

@@ -41,7 +41,7 @@ struct DecoderNames {
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
   std::string fused_mlp;  // up and gate in one
   std::string router = "mlp.gate";
-  // Of each expert; the * is its number.
+  // Of each expert, the * is its number; or of all of them, by ExpertsSpec::stored.
   std::string expert_gate = "mlp.experts.*.gate_proj", expert_up = "mlp.experts.*.up_proj",
               expert_down = "mlp.experts.*.down_proj";
   // Of the expert that all tokens take.
@@ -74,6 +74,9 @@ struct ExpertsSpec {
   int64_t num_experts = 0;        // E
   int64_t experts_per_token = 0;  // the most probable ones
   int64_t intermediate_size = 0;  // of each
+  // A matrix for each expert; or one tensor for all, expert_down, and one with each expert's gate and its up below it,
+  // expert_gate.
+  enum Stored { kEach, kGateUp } stored = kEach;
   // What an expert's output is multiplied by: its probability among all, or among those of the token.
   enum Weights { kProbabilities, kNormalized } weights = kProbabilities;
   // Of the load-balancing loss of a micro-batch, E times the sum over experts of (slots that it got / tokens) x (its

@@ -7,11 +7,12 @@
 namespace tacc::graph {
 
 ValueId ExpertsBuilder::Weights(const std::string& name, const WeightDim& out, const WeightDim& in,
-                                const std::string& init) {
-  b_.SetModule(ModuleOf(ModuleOf(name)));
+                                const std::string& init, const std::string& rows) {
+  const size_t star = name.find(".*");
+  b_.SetModule(star == std::string::npos ? ModuleOf(name) : name.substr(0, star));
   const int64_t num_experts = spec_.experts->num_experts;
-  return Param(absl::StrCat(name, ".weight"), {{num_experts, "experts"}, out, in}, {num_experts, out.size, in.size},
-               init);
+  return Param(absl::StrCat(name, ".weight", rows), {{num_experts, "experts"}, out, in},
+               {num_experts, out.size, in.size}, init);
 }
 
 ExpertsBuilder::Slots ExpertsBuilder::Route(const std::string& path, ValueId x) {
@@ -39,12 +40,19 @@ ValueId ExpertsBuilder::Layer(const std::string& path, int64_t layer, ValueId x)
   const Attrs attrs = {{"num_experts", experts.num_experts}};
   const WeightDim inner = {experts.intermediate_size, "mlp"};
   const Slots slots = Route(path, x);
-  auto product = [&](const std::string& name) {
-    const ValueId w = Weights(Join(path, name), inner, Hidden(), spec_.init.input);
+  auto product = [&](const std::string& name, const std::string& rows) {
+    const ValueId w = Weights(Join(path, name), inner, Hidden(), spec_.init.input, rows);
     return b_.Add("expert_matmul", {x, slots.ids, w}, attrs);
   };
-  const ValueId gate = product(names.expert_gate);
-  const ValueId h = b_.Add("mul_rows", {Gate(gate, product(names.expert_up)), slots.weights});
+  ValueId gate = kNoValue, up = kNoValue;
+  if (experts.stored == ExpertsSpec::kGateUp) {
+    gate = product(names.expert_gate, absl::StrCat("[:,0:", inner.size, "]"));
+    up = product(names.expert_gate, absl::StrCat("[:,", inner.size, ":", 2 * inner.size, "]"));
+  } else {
+    gate = product(names.expert_gate, "");
+    up = product(names.expert_up, "");
+  }
+  const ValueId h = b_.Add("mul_rows", {Gate(gate, up), slots.weights});
   const ValueId w = Weights(Join(path, names.expert_down), Hidden(), inner, spec_.init.down(layer));
   Attrs summed = attrs;
   summed["sum_slots"] = true;

@@ -34,8 +34,10 @@ class ExpertsBuilder : private DecoderParts {
   };
   // Which experts a token goes to, and what their outputs are multiplied by.
   Slots Route(const std::string& path, ValueId x);
-  // The stack of the experts' matrices NAME.weight.
-  ValueId Weights(const std::string& name, const WeightDim& out, const WeightDim& in, const std::string& init);
+  // The experts' matrices NAME.weight, [E, out, in]. `rows`: "[:,BEGIN:END]" where they are only those rows of what is
+  // stored of each expert.
+  ValueId Weights(const std::string& name, const WeightDim& out, const WeightDim& in, const std::string& init,
+                  const std::string& rows = "");
   // What the MLP that all tokens take makes of x.
   ValueId Shared(const std::string& path, int64_t layer, ValueId x);
   void AddTo(ValueId value, ValueId* sum) { *sum = *sum == kNoValue ? value : b_.Add("add", {*sum, value}); }

@@ -108,10 +108,9 @@ const json kNoRope = {{"rope", false}}, kGatedInits = {{"init_fn", "full_megatro
 // Beside those of all families and of all that are like Llama.
 const FamilyFlips kFamilyFlips[] = {
     {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"},
-     {{"num_experts", 5},
-      {"num_experts", 1 << 17},
-      {"num_local_experts", 5},
-      {"num_local_experts", 5, {{"num_experts", nullptr}}},
+     {{"num_experts", 5}, {"num_experts", 1 << 17}, {"num_local_experts", 5, {{"num_experts", nullptr}}}}},
+    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"},
+     {{"num_local_experts", 5},
       {"num_experts_per_tok", 3},
       {"num_experts_per_tok", 7},
       {"output_router_logits", true},
@@ -131,7 +130,7 @@ const FamilyFlips kFamilyFlips[] = {
     {{"llama"}, {{"rope_interleaved", true}}},
     {{"olmo", "olmoe"}, {{"clip_qkv", 8.0}}},
     {{"mistral"}, {{"sliding_window", 7}, {"sliding_window", 0}}},
-    {{"granite"},
+    {{"granite", "granitemoe"},
      {{"embedding_multiplier", 12.0},
       {"residual_multiplier", 0.22},
       {"attention_multiplier", 0.015625},
@@ -258,14 +257,14 @@ const FamilyFlips kFamilyFlips[] = {
 }  // namespace
 
 bool IsLlamaLike(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"llama",     "mistral",   "qwen2", "qwen3", "olmo",
-                                                  "olmo2",     "granite",   "glm",   "glm4",  "mixtral",
-                                                  "qwen2_moe", "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {"llama",     "mistral",   "qwen2", "qwen3",     "olmo",
+                                                  "olmo2",     "granite",   "glm",   "glm4",      "mixtral",
+                                                  "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
 }
 
 bool IsMixture(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
 }
 
@@ -301,7 +300,7 @@ json BaseConfig(const std::string& family) {
   if (IsLlamaLike(family)) config["num_key_value_heads"] = 4;
   if (family == "glm" || family == "glm4") config["head_dim"] = 8;
   if (IsMixture(family)) {
-    config["num_experts"] = 6;
+    config[family == "granitemoe" ? "num_local_experts" : "num_experts"] = 6;
     config["num_experts_per_tok"] = 2;
   }
   if (family == "qwen2_moe" || family == "qwen3_moe") {
