@@ -95,7 +95,7 @@ def _rotary(node: Node, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     return [torch.cat([turned, rest], dim=-1)]
 
 
-def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):
+def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor):
     repeats = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(repeats, dim=2), v.repeat_interleave(repeats, dim=2)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * node.attrs["scale"]
@@ -105,7 +105,11 @@ def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):
         scores = scores + slopes[:, None, None] * (j - i)
     if node.attrs["causal"]:
         scores = scores.masked_fill(j > i, float("-inf"))
-    return [torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v), scores.logsumexp(-1)]
+    values = v
+    if node.attrs.get("sinks", False):  # one more key, of value 0
+        sinks = more[0][None, :, None, None].expand(*scores.shape[:3], 1)
+        scores, values = torch.cat([scores, sinks], dim=-1), F.pad(v, (0, 0, 0, 0, 0, 1))
+    return [torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), values), scores.logsumexp(-1)]
 
 
 def _norm(node: Node, operands: list[torch.Tensor]):
