@@ -2,11 +2,14 @@
 #define TACC_GRAPH_IMPORT_CONFIG_PARTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/import/config_reader.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
+#include "graph/import/rope.h"
 
 namespace tacc::graph {
 
@@ -54,6 +57,31 @@ double ReadDropout(ConfigReader& config, const std::string& key, double fallback
 // What bends scores or logits under a bound; null: nothing does.
 double ReadSoftcap(ConfigReader& config, const std::string& key, std::optional<double> fallback);
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback);
+
+// Sliding windows: layers whose tokens see some of the tokens before them alone.
+
+// Which layers slide.
+using SlidingLayers = std::vector<char>;
+SlidingLayers AllLayersSlide(const DecoderSpec& spec);
+// Key `layer_types`, a name for each layer; absent: those of which `is_sliding` says so.
+SlidingLayers ReadLayerTypes(ConfigReader& config, const DecoderSpec& spec,
+                             const std::function<bool(int64_t layer)>& is_sliding);
+
+// Gives the sliding layers the key `sliding_window`, if any slides. An absent key means `fallback`, null no window; one
+// that holds a whole sample leaves nothing out.
+void ReadWindow(ConfigReader& config, int64_t fallback, const SlidingLayers& layers, int64_t seq_len,
+                DecoderSpec& spec);
+
+// Reads the rotary embeddings of sliding layers and of the others (ReadLayerRotaries), and checks max_position_embeddings
+// against the samples' length.
+void ReadRotariesByType(ConfigReader& config, const RotaryModel& model, double full_theta, double sliding_theta,
+                        const SlidingLayers& sliding, DecoderSpec& spec);
+
+// The keys use_sliding_window, sliding_window, max_window_layers and layer_types, as Qwen has them: without layer_types
+// the layers from max_window_layers on slide, or of Qwen 2 MoE layers 0, 2, ... below it.
+enum class QwenWindows { kFromLayer, kEvenLayersBelow };
+void ReadWindowsOfQwen(ConfigReader& config, int64_t seq_len, DecoderSpec& spec,
+                       QwenWindows windows = QwenWindows::kFromLayer);
 
 // "normal(STD)".
 std::string NormalInit(double std);

@@ -163,10 +163,13 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
   const double attention = 2 * heads * head_dim * seq / 2;  // per token
   double mlps = layers * mlp_matrices * hidden * inner;
   if (IsMixture(GetParam())) {  // two of six experts, and the router
-    const double dense_layers = GetParam() == "qwen3_moe" ? 1 : 0;
+    const bool is_qwen = GetParam() == "qwen2_moe" || GetParam() == "qwen3_moe";
+    const double dense_layers = is_qwen ? 1 : 0;
     mlps = dense_layers * 3 * hidden * inner;
-    if (GetParam() == "qwen3_moe") inner = 14;
-    mlps += (layers - dense_layers) * (hidden * 6 + 2 * 3 * hidden * inner);
+    if (is_qwen) inner = 14;
+    double shared = 0;
+    if (GetParam() == "qwen2_moe") shared = hidden + 3 * hidden * 22;  // its weight, and its three matrices
+    mlps += (layers - dense_layers) * (hidden * 6 + 2 * 3 * hidden * inner + shared);
   }
   const double by_hand = 2 * batch * seq * (layers * (projections + attention) + mlps + hidden * rows);
   EXPECT_NEAR(counted, by_hand, 1e-3 * by_hand);
@@ -191,11 +194,13 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
     const Dims& dims = graph->type(node.results[0]).dims;
     const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     ASSERT_EQ(axes.size(), dims.size()) << node.symbol;
-    const bool of_experts = node.symbol.find('*') != std::string::npos;
+    const bool of_experts = std::count(axes.begin(), axes.end(), "experts") > 0;
     int num_split = 0;
     for (size_t d = 0; d < dims.size(); ++d) {
       if (of_experts && axes[d] == "mlp") {
         EXPECT_EQ(spec.experts->intermediate_size, dims[d]) << node.symbol << " dim " << d;
+      } else if (node.symbol.find(".shared_expert.") != std::string::npos && axes[d] == "mlp") {
+        EXPECT_EQ(spec.experts->shared_intermediate_size, dims[d]) << node.symbol << " dim " << d;
       } else if (axes[d] == "experts") {
         EXPECT_EQ(spec.experts->num_experts, dims[d]) << node.symbol << " dim " << d;
       } else if (!axes[d].empty()) {

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "graph/import/config_reader.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::graph {

@@ -5,7 +5,6 @@
 #include "graph/import/config_parts.h"
 #include "graph/import/llama_like.h"
 #include "graph/import/rope.h"
-#include "graph/import/windows.h"
 
 namespace tacc::graph {
 namespace {

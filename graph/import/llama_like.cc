@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "graph/import/config_parts.h"
 #include "graph/import/rope.h"
-#include "graph/import/windows.h"
 
 namespace tacc::graph {
 
@@ -100,15 +99,19 @@ void ReadOlmo2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   ReadAttentionBias(config, Bias::kNone, spec);
 }
 
+void ReadGraniteFactors(ConfigReader& config, DecoderSpec& spec) {
+  spec.embedding_scale = config.Float("embedding_multiplier", -1e6, 1e6, 1.0);
+  spec.residual_scale = config.Float("residual_multiplier", -1e6, 1e6, 1.0);
+  spec.attention_scale = config.Float("attention_multiplier", -1e6, 1e6, 1.0);
+  spec.logit_scale = 1 / config.Float("logits_scaling", 1e-6, 1e6, 1.0);
+}
+
 void ReadGranite(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   ReadLlamaLike(config, seq_len, {32000, 4096, 11008, 32, 32}, spec);
   spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
   ReadAttentionBias(config, Bias::kNone, spec);
   spec.mlp_bias = ReadBias(config, "mlp_bias", Bias::kNone);
-  spec.embedding_scale = config.Float("embedding_multiplier", -1e6, 1e6, 1.0);
-  spec.residual_scale = config.Float("residual_multiplier", -1e6, 1e6, 1.0);
-  spec.attention_scale = config.Float("attention_multiplier", -1e6, 1e6, 1.0);
-  spec.logit_scale = 1 / config.Float("logits_scaling", 1e-6, 1e6, 1.0);
+  ReadGraniteFactors(config, spec);
 }
 
 void ReadGlm(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {

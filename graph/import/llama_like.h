@@ -6,7 +6,8 @@
 #include <string>
 
 #include "graph/import/config_reader.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
+#include "graph/import/rope.h"
 
 namespace tacc::graph {
 
@@ -57,6 +58,9 @@ DecoderNames GlmNames();
 DecoderNames Glm4Names();
 DecoderNames Starcoder2Names();
 DecoderNames Phi3Names();
+
+// The factors on embeddings, branches, scores and logits that Granite's families have.
+void ReadGraniteFactors(ConfigReader& config, DecoderSpec& spec);
 
 }  // namespace tacc::graph
 

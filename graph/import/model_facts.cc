@@ -214,6 +214,9 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
     facts["moe_intermediate_size"] = absl::StrCat(experts.intermediate_size);
     add_if(experts.weights == ExpertsSpec::kNormalized, "norm_topk_prob", "true");
     add_if(experts.aux_loss_coef != 0, "router_aux_loss_coef", Number(experts.aux_loss_coef));
+    add_if(experts.shared_intermediate_size != 0, "shared_expert_intermediate_size",
+           absl::StrCat(experts.shared_intermediate_size));
+    add_if(experts.has_shared_weight, "shared_expert_weight", "sigmoid");
     add_if(!dense_layers.empty(), "mlp_only_layers", absl::StrJoin(dense_layers, ","));
   }
 

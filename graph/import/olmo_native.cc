@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/import/config_parts.h"
+#include "graph/import/rope.h"
 #include "graph/ir/text.h"
 
 namespace tacc::graph {

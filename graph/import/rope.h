@@ -3,24 +3,13 @@
 #define TACC_GRAPH_IMPORT_ROPE_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "graph/import/config_reader.h"
+#include "graph/import/decoder/rotary.h"
 
 namespace tacc::graph {
-
-// The facts of a rotary embedding: the frequency of each pair of dims, in fp32 precision, and the factor on cosine and
-// sine. Dims of a head beyond the pairs are not rotated.
-struct Rotary {
-  std::vector<double> inv_freq;  // one a pair
-  double attention_scale = 1.0;
-  enum Pairs { kHalves, kNeighbours } pairs = kHalves;  // dims i and i + n of 2n, or 2i and 2i + 1
-  bool any_length = false;                              // stretched to the samples' length
-  std::map<std::string, std::string> facts;             // what all this was computed from, for ModelFacts
-};
 
 // Plain rotary embedding of the first `dim` dims: 1 / theta^(2i/dim).
 Rotary PlainRotary(double theta, int64_t dim);

@@ -76,11 +76,13 @@ json Config(const std::string& family) {
   if (family == "baichuan") return config;
   config["num_key_value_heads"] = 2;
   config["head_dim"] = 6;
-  if (family == "mixtral" || family == "qwen3_moe" || family == "olmoe") {
+  if (family == "granitemoe") config["num_local_experts"] = 4;
+  if (family == "mixtral" || family == "qwen2_moe" || family == "qwen3_moe" || family == "olmoe") {
     config["num_experts"] = 4;
     config["num_experts_per_tok"] = 2;
   }
-  if (family == "qwen3_moe") config["moe_intermediate_size"] = 10;
+  if (family == "qwen2_moe" || family == "qwen3_moe") config["moe_intermediate_size"] = 10;
+  if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 14;
   if (family == "gemma3") config.update({{"model_type", "gemma3_text"}, {"sliding_window_pattern", 2}});
   if (family == "gemma2" || family == "gemma3" || family == "olmo3") config["sliding_window"] = 3;
   if (family == "gemma2") config.update({{"attn_logit_softcapping", 1.5}, {"final_logit_softcapping", 2.0}});

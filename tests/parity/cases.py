@@ -47,7 +47,7 @@ def _rotary(
     return Case(family, name, config | more, batch, seq_len, draws)
 
 
-_MIXTURES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+_MIXTURES = {"mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe", "granitemoe": "GraniteMoe"}
 
 
 def _mixture(
@@ -55,7 +55,7 @@ def _mixture(
 ) -> Case:
     """`experts`: how many, and how many a token takes. bf16 sends some tokens to other experts, so more draws."""
     config = {"architectures": [f"{_MIXTURES[family]}ForCausalLM"], "output_router_logits": True}
-    config |= {"num_local_experts" if family == "mixtral" else "num_experts": experts[0]}
+    config |= {"num_local_experts" if family in ("mixtral", "granitemoe") else "num_experts": experts[0]}
     config |= {"num_experts_per_tok": experts[1], "router_aux_loss_coef": 0.05}
     case = _rotary("llama", name, sizes, kv_heads, batch, seq_len, draws, **config | more)
     case.family = case.config["model_type"] = family
@@ -319,6 +319,20 @@ TRAINING_CASES = [
     _mixture("mixtral", "one expert a token, tied", _sizes(67, 42, 37, 2, 3), 1, (3, 1), 2, 23, tie_word_embeddings=True),
     _mixture("mixtral", "seven experts", _sizes(103, 40, 21, 3, 5), 5, (7, 3), 3, 11, router_aux_loss_coef=0.2),
     _mixture(
+        "qwen2_moe", "grouped heads", _sizes(63, 60, 41, 2, 6), 3, (6, 2), 3, 17,
+        moe_intermediate_size=19, shared_expert_intermediate_size=27,
+    ),
+    _mixture(
+        "qwen2_moe", "normalized, no biases, tied", _sizes(75, 40, 51, 3, 4), 4, (5, 3), 2, 21,
+        moe_intermediate_size=17, shared_expert_intermediate_size=33, norm_topk_prob=True, qkv_bias=False,
+        mlp_only_layers=[1], tie_word_embeddings=True,
+    ),
+    _mixture(
+        "qwen2_moe", "every second layer, wide window", _sizes(57, 66, 37, 2, 3), 1, (4, 1), 3, 13,
+        moe_intermediate_size=23, shared_expert_intermediate_size=15, decoder_sparse_step=2,
+        use_sliding_window=True, sliding_window=13, max_window_layers=2,
+    ),
+    _mixture(
         "qwen3_moe", "grouped heads, normalized", _sizes(95, 33, 45, 2, 3), 1, (6, 3), 3, 19,
         head_dim=10, moe_intermediate_size=23, norm_topk_prob=True,
     ),
@@ -335,6 +349,18 @@ TRAINING_CASES = [
     _mixture(
         "olmoe", "tied, normalized, no auxiliary loss", _sizes(107, 50, 27, 2, 5), 5, (7, 4), 3, 11,
         tie_word_embeddings=True, norm_topk_prob=True, output_router_logits=False,
+    ),
+    _mixture(
+        "granitemoe", "all multipliers", _sizes(89, 36, 29, 2, 6), 2, (5, 2), 3, 17,
+        embedding_multiplier=7.0, residual_multiplier=0.45, attention_multiplier=0.3, logits_scaling=0.6,
+    ),
+    _mixture(
+        "granitemoe", "one expert a token, biases, tied", _sizes(67, 50, 37, 3, 5), 5, (3, 1), 2, 19,
+        attention_bias=True, tie_word_embeddings=True, embedding_multiplier=3.0, attention_multiplier=0.2,
+    ),
+    _mixture(
+        "granitemoe", "seven experts, one kv head", _sizes(103, 42, 23, 2, 7), 1, (7, 3), 3, 13,
+        residual_multiplier=-0.7, attention_multiplier=0.8, logits_scaling=0.9, router_aux_loss_coef=0.2,
     ),
     _native_olmo(
         "as OLMo-1B", 101, (99, 36, 2, 6), 3, 17,
@@ -446,6 +472,11 @@ GRAPH_CASES = TRAINING_CASES + [
         rope_scaling=_longrope(16, 3, attention_factor=1.25),
     ),
     _mixture("mixtral", "short window", _SMALL, 2, (4, 2), 2, 21, sliding_window=5),
+    _mixture(
+        "qwen2_moe", "windows of even layers below one", _sizes(51, 24, 31, 4, 4), 2, (4, 2), 2, 21,
+        moe_intermediate_size=17, shared_expert_intermediate_size=13,
+        use_sliding_window=True, sliding_window=5, max_window_layers=2,
+    ),
     _falcon(
         "new architecture, one norm", (51, 24, 2, 4), 2, 13,
         new_decoder_architecture=True, num_kv_heads=4, num_ln_in_parallel_attn=1,

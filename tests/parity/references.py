@@ -120,14 +120,26 @@ def stored(
     """What `of` makes of each parameter, under its name in safetensors; a tied head is not stored."""
     prefix = "inner." if isinstance(module, TransformersModel) else ""
     tensors = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
-    if prefix and module.inner.config.model_type == "gpt_neox" and "lm_head.weight" in tensors:
+    family = module.inner.config.model_type if prefix else ""
+    if family == "gpt_neox" and "lm_head.weight" in tensors:
         tensors["embed_out.weight"] = tensors.pop("lm_head.weight")  # as transformers' files call it
-    mixtral = prefix and module.inner.config.model_type == "mixtral"
-    return {stored_name: part for name, t in tensors.items() for stored_name, part in _as_stored(name, t, mixtral)}
+    return {stored_name: part for name, t in tensors.items() for stored_name, part in _as_stored(name, t, family)}
 
 
-def _as_stored(name: str, tensor: torch.Tensor, mixtral: bool) -> list[tuple[str, torch.Tensor]]:
+# transformers' names of what Granite's files call otherwise.
+_GRANITE_MOE = {
+    "experts.gate_up_proj": "input_linear.weight",
+    "experts.down_proj": "output_linear.weight",
+    "router.weight": "router.layer.weight",
+}
+
+
+def _as_stored(name: str, tensor: torch.Tensor, family: str) -> list[tuple[str, torch.Tensor]]:
     """transformers keeps a layer's experts in one tensor, with gate and up in one; its files have one for each matrix."""
+    if family == "granitemoe":
+        block, _, rest = name.partition(".block_sparse_moe.")
+        return [(f"{block}.block_sparse_moe.{_GRANITE_MOE[rest]}" if rest else name, tensor)]
+    mixtral = family == "mixtral"
     gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
     name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
     base, _, last = name.rpartition(".")

@@ -246,8 +246,9 @@ def run(
             else:
                 weight = params[name]
             if rows:
-                begin, end = map(int, rows.removesuffix("]").split(":"))
-                weight = weight[begin:end]
+                of_entries = rows.startswith(":,")  # NAME[:,begin:end]: these rows of each entry
+                begin, end = map(int, rows.removesuffix("]").removeprefix(":,").split(":"))
+                weight = weight[:, begin:end] if of_entries else weight[begin:end]
             assert list(weight.shape) == node.attrs.get("stored", node.dims[0]), node.symbol
             results = [weight.to(dtype).reshape(node.dims[0])]
         elif node.op == "output":

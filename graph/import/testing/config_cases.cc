@@ -102,41 +102,40 @@ const json kNoRope = {{"rope", false}}, kGatedInits = {{"init_fn", "full_megatro
 
 // Beside those of all families and of all that are like Llama.
 const FamilyFlips kFamilyFlips[] = {
-    {{"mixtral", "qwen3_moe", "olmoe"},
-     {{"num_experts", 5},
-      {"num_experts", 1 << 17},
-      {"num_local_experts", 5},
-      {"num_local_experts", 5, {{"num_experts", nullptr}}},
+    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"},
+     {{"num_experts", 5}, {"num_experts", 1 << 17}, {"num_local_experts", 5, {{"num_experts", nullptr}}}}},
+    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"},
+     {{"num_local_experts", 5},
       {"num_experts_per_tok", 3},
       {"num_experts_per_tok", 7},
       {"output_router_logits", true},
       {"router_aux_loss_coef", 0.5, {{"output_router_logits", true}}}}},
-    {{"qwen3_moe", "olmoe"}, {{"norm_topk_prob", true}}},
+    {{"qwen2_moe", "qwen3_moe", "olmoe"}, {{"norm_topk_prob", true}}},
     {{"mixtral"}, {{"router_jitter_noise", 0.1}, {"sliding_window", 7}}},
-    {{"qwen3_moe"},
+    {{"qwen2_moe", "qwen3_moe"},
      {{"moe_intermediate_size", 15},
       {"decoder_sparse_step", 3},
-      {"qkv_bias", true},
-      {"use_qk_norm", false},
       {"shared_expert_intermediate_size", 8},
       {"mlp_only_layers", json::array()},
       {"mlp_only_layers", {"0"}},
       {"mlp_only_layers", {-1}}}},
+    {{"qwen2_moe"}, {{"qkv_bias", false}}},
+    {{"qwen3_moe"}, {{"qkv_bias", true}, {"use_qk_norm", false}}},
     {{"llama", "granite"}, {{"mlp_bias", true}}},
     {{"llama"}, {{"rope_interleaved", true}}},
     {{"olmo", "olmoe"}, {{"clip_qkv", 8.0}}},
     {{"mistral"}, {{"sliding_window", 7}, {"sliding_window", 0}}},
-    {{"granite"},
+    {{"granite", "granitemoe"},
      {{"embedding_multiplier", 12.0},
       {"residual_multiplier", 0.22},
       {"attention_multiplier", 0.015625},
       {"logits_scaling", 8.0},
       {"logits_scaling", 0}}},
     {{"qwen2"}, {{"use_mrope", true}}},
-    {{"qwen2", "qwen3", "qwen3_moe"},
+    {{"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"},
      {{"use_sliding_window", true, {{"sliding_window", 7}, {"max_window_layers", 1}}},
       {"sliding_window", 7, {{"use_sliding_window", true}, {"max_window_layers", 1}}},
-      {"max_window_layers", 1, {{"use_sliding_window", true}, {"sliding_window", 7}}},
+      {"max_window_layers", 0, {{"use_sliding_window", true}, {"sliding_window", 7}}},
       {"layer_types", {"full_attention"}},
       {"layer_types", {"full_attention", "sliding_attention"}},
       {"layer_types", {"full_attention", "sliding_attention"}, {{"use_sliding_window", true}, {"sliding_window", 7}}},
@@ -253,14 +252,14 @@ const FamilyFlips kFamilyFlips[] = {
 }  // namespace
 
 bool IsLlamaLike(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"llama",   "mistral", "qwen2", "qwen3",      "olmo",      "olmo2",
-                                                  "olmo3",   "smollm3", "phi3",  "starcoder2", "gemma2",    "gemma3",
-                                                  "granite", "glm",     "glm4",  "mixtral",    "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {
+      "llama",  "mistral", "qwen2",   "qwen3", "olmo", "olmo2",   "olmo3",     "smollm3",   "phi3",  "starcoder2",
+      "gemma2", "gemma3",  "granite", "glm",   "glm4", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
 }
 
 bool IsMixture(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"mixtral", "qwen3_moe", "olmoe"};
+  static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
 }
 
@@ -298,13 +297,14 @@ json BaseConfig(const std::string& family) {
   if (family == "glm" || family == "glm4") config["head_dim"] = 8;
   config.update(MoreOfBase(family));
   if (IsMixture(family)) {
-    config["num_experts"] = 6;
+    config[family == "granitemoe" ? "num_local_experts" : "num_experts"] = 6;
     config["num_experts_per_tok"] = 2;
   }
-  if (family == "qwen3_moe") {
+  if (family == "qwen2_moe" || family == "qwen3_moe") {
     config["moe_intermediate_size"] = 14;
     config["mlp_only_layers"] = {0};
   }
+  if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 22;
   return config;
 }
 
@@ -316,7 +316,7 @@ json With(json config, const json& changes) {
 std::vector<Flip> FlipsOf(const std::string& family) {
   std::vector<Flip> flips = CommonFlips();
   auto add = [&](const std::vector<Flip>& more) { flips.insert(flips.end(), more.begin(), more.end()); };
-  static const std::set<std::string> kBiasless = {"mistral", "qwen2", "mixtral", "starcoder2"};
+  static const std::set<std::string> kBiasless = {"mistral", "qwen2", "mixtral", "qwen2_moe", "starcoder2"};
   const bool is_glm = family == "glm" || family == "glm4";
   if (IsLlamaLike(family)) {
     for (const Flip& flip : LlamaLikeFlips(is_glm ? 0.25 : family == "phi3" ? 0.4 : 0.5)) {

@@ -1,3 +1,4 @@
+// Small configurations of every family, and what may be changed in them.
 #ifndef TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_
 #define TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_
 
@@ -7,7 +8,6 @@
 
 #include "nlohmann/json.hpp"
 
-// Small configurations of every family, and what may be changed in them.
 namespace tacc::graph {
 
 // Whether the family is read as Llama is, with keys of the same names; whether its layers have experts.

@@ -1,6 +1,6 @@
 // What a family's config.json becomes: the shape of a decoder and the names of its weights, and the graph of it.
-#ifndef TACC_GRAPH_IMPORT_DECODER_H_
-#define TACC_GRAPH_IMPORT_DECODER_H_
+#ifndef TACC_GRAPH_IMPORT_DECODER_DECODER_H_
+#define TACC_GRAPH_IMPORT_DECODER_DECODER_H_
 
 #include <cstdint>
 #include <functional>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "graph/import/rope.h"
+#include "graph/import/decoder/rotary.h"
 #include "graph/ir/graph.h"
 #include "graph/ops/op.h"
 
@@ -41,9 +41,13 @@ struct DecoderNames {
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
   std::string fused_mlp;  // up and gate in one
   std::string router = "mlp.gate";
-  // Of each expert; the * is its number.
+  // Of each expert, the * is its number; or of all of them, by ExpertsSpec::stored.
   std::string expert_gate = "mlp.experts.*.gate_proj", expert_up = "mlp.experts.*.up_proj",
               expert_down = "mlp.experts.*.down_proj";
+  // Of the expert that all tokens take.
+  std::string shared_weight = "mlp.shared_expert_gate";
+  std::string shared_gate = "mlp.shared_expert.gate_proj", shared_up = "mlp.shared_expert.up_proj",
+              shared_down = "mlp.shared_expert.down_proj";
 };
 
 // What a norm has to learn. kOnePlusWeight: rows are multiplied by 1 + the weight (Gemma).
@@ -70,12 +74,19 @@ struct ExpertsSpec {
   int64_t num_experts = 0;        // E
   int64_t experts_per_token = 0;  // the most probable ones
   int64_t intermediate_size = 0;  // of each
+  // A matrix for each expert; or one tensor for all, expert_down, and one with each expert's gate and its up below it,
+  // expert_gate.
+  enum Stored { kEach, kGateUp } stored = kEach;
   // What an expert's output is multiplied by: its probability among all, or among those of the token.
   enum Weights { kProbabilities, kNormalized } weights = kProbabilities;
   // Of the load-balancing loss of a micro-batch, E times the sum over experts of (slots that it got / tokens) x (its
   // mean probability), tokens of all layers counted together. 0: none.
   double aux_loss_coef = 0;
   std::set<int64_t> dense_layers;  // layers that have one MLP
+  // Of the MLP whose output is added for all tokens; 0: none. Its output is multiplied by the sigmoid of a product of
+  // the token, where it has that weight.
+  int64_t shared_intermediate_size = 0;
+  bool has_shared_weight = false;
 };
 
 // Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H
@@ -175,4 +186,4 @@ absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOp
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IMPORT_DECODER_H_
+#endif  // TACC_GRAPH_IMPORT_DECODER_DECODER_H_

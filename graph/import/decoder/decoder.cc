@@ -1,4 +1,4 @@
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 
 #include <cmath>
 #include <map>
@@ -6,53 +6,30 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "graph/import/decoder/decoder_parts.h"
+#include "graph/import/decoder/experts.h"
 #include "graph/ir/status_macros.h"
-#include "graph/ops/builder.h"
 
 namespace tacc::graph {
 namespace {
 
-std::string Join(const std::string& a, const std::string& b) { return b.empty() ? a : absl::StrCat(a, ".", b); }
+using AuxLoss = ExpertsBuilder::AuxLoss;
 
-// The module of a weight: its name without the last component.
-std::string ModuleOf(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? name : name.substr(0, dot);
-}
-
-// A dim of a weight: its extent, and what it is (State::axes); "" is nothing that a layout splits.
-struct WeightDim {
-  int64_t size;
-  const char* axis;
-};
-using WeightDims = std::vector<WeightDim>;
-
-int64_t Product(const WeightDims& dims) {
-  int64_t product = 1;
-  for (const WeightDim& d : dims) product *= d.size;
-  return product;
-}
-
-// The text of an einsum "x,oi->y" whose weight has its dims `i` before its `num_out` dims `o`.
-std::string WithTransposedWeight(const std::string& spec, size_t num_out) {
-  const size_t begin = spec.find(',') + 1, end = spec.find("->");
-  const std::string weight = spec.substr(begin, end - begin);
-  return absl::StrCat(spec.substr(0, begin), weight.substr(num_out), weight.substr(0, num_out), spec.substr(end));
-}
-
-class DecoderBuilder {
+class DecoderBuilder : private DecoderParts {
  public:
-  DecoderBuilder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops)
-      : spec_(spec), options_(options), b_(graph_, ops) {}
+  DecoderBuilder(const DecoderSpec& spec, const DecoderBuildOptions& options, Builder& builder)
+      : DecoderParts(spec, builder),
+        options_(options),
+        experts_(spec, options.outputs == DecoderBuildOptions::kLoss ? AuxLoss::kAdded : AuxLoss::kNone, builder) {}
 
-  absl::StatusOr<Graph> Build() {
-    graph_.name = "forward";
+  absl::Status Build() {
     const Dims tokens_dims = {options_.batch, options_.seq_len};
     tokens_ = b_.Leaf(Op::kInput, "tokens", {DType::kI32, tokens_dims});
     if (options_.outputs == DecoderBuildOptions::kLoss)
       targets_ = b_.Leaf(Op::kInput, "targets", {DType::kI32, tokens_dims});
     if (spec_.has_dropout()) step_ = b_.Leaf(Op::kInput, "step", {DType::kI64, {}});
-    if (spec_.has_dropout() || HasAuxLoss()) sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {options_.batch}});
+    if (spec_.has_dropout() || experts_.has_aux_loss())
+      sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {options_.batch}});
     ValueId x = Embed();
     if (spec_.rotary.has_value()) AddTables(*spec_.rotary, DecoderSpec::Layer::kRotary);
     if (spec_.local_rotary.has_value()) AddTables(*spec_.local_rotary, DecoderSpec::Layer::kLocalRotary);
@@ -62,27 +39,13 @@ class DecoderBuilder {
       b_.End(Op::kOutput, "logits", logits);
     } else {
       const std::vector<ValueId> loss = b_.AddMany("cross_entropy", {logits, targets_}, {}, 3);
-      b_.End(Op::kOutput, "loss", WithAuxLoss(loss[0], loss[1]));
+      b_.End(Op::kOutput, "loss", experts_.WithAuxLoss(loss[0], loss[1], sample_, options_.seq_len));
       b_.End(Op::kOutput, "target_tokens", loss[1]);
     }
-    TACC_RETURN_IF_ERROR(b_.status());
-    return std::move(graph_);
+    return b_.status();
   }
 
  private:
-  // A weight under its name in the files. `stored` is its shape there.
-  ValueId Param(const std::string& name, const WeightDims& dims, const Dims& stored, const std::string& init) {
-    Dims sizes;
-    std::vector<std::string> axes;
-    for (const WeightDim& d : dims) {
-      sizes.push_back(d.size);
-      axes.push_back(d.axis);
-    }
-    Attrs attrs = {{"axes", axes}, {"init", init}};
-    if (stored != sizes) attrs["stored"] = stored;
-    return b_.Leaf(Op::kParam, name, {DType::kF32, std::move(sizes)}, std::move(attrs));
-  }
-
   // The cosines and sines of layers with these positions, if there are any.
   void AddTables(const Rotary& rotary, DecoderSpec::Layer::Positions positions) {
     bool is_used = false;
@@ -92,49 +55,6 @@ class DecoderBuilder {
     tables_[positions] = b_.AddMany(
         "rope_table", {},
         {{"inv_freq", rotary.inv_freq}, {"attention_scale", rotary.attention_scale}, {"length", options_.seq_len}}, 2);
-  }
-
-  WeightDim Hidden() const { return {spec_.hidden_size, "embed"}; }
-  WeightDim Heads() const { return {spec_.num_heads, "heads"}; }
-  WeightDim HeadDim() const { return {spec_.head_dim, "head_dim"}; }
-  WeightDim Inner() const { return {spec_.intermediate_size, "mlp"}; }
-  WeightDim Vocabulary() const { return {spec_.vocab_rows, "vocab"}; }
-
-  // x times the matrix NAME.weight, by `spec`; `out` are the dims it makes, `in` those it takes, both as the logical
-  // weight has them. `rows`: "[BEGIN:END]" where it is only those rows of the stored matrix.
-  ValueId Project(const std::string& name, const std::string& spec, ValueId x, const WeightDims& out,
-                  const WeightDims& in, Bias bias, const std::string& init, const std::string& rows = "") {
-    b_.SetModule(name);
-    const bool is_transposed = spec_.transposed_matrices && name != spec_.names.head;
-    const WeightDims &first = is_transposed ? in : out, &second = is_transposed ? out : in;
-    WeightDims dims = first;
-    dims.insert(dims.end(), second.begin(), second.end());
-    const ValueId weight = Param(absl::StrCat(name, ".weight", rows), dims, {Product(first), Product(second)}, init);
-    ValueId y = b_.Einsum(is_transposed ? WithTransposedWeight(spec, out.size()) : spec, x, weight);
-    if (bias == Bias::kPresent)
-      y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias", rows), out, {Product(out)}, "zeros")});
-    return y;
-  }
-
-  // Over the last dim of x, which `dim` is.
-  ValueId Norm(const std::string& name, const NormSpec& norm, ValueId x, const WeightDim& dim) {
-    b_.SetModule(name);
-    const Attrs attrs = {{"eps", norm.eps}};
-    ValueId weight = kNoValue, bias = kNoValue;
-    const bool one_plus = norm.affine == Affine::kOnePlusWeight;
-    if (norm.affine != Affine::kNone)
-      weight = Param(absl::StrCat(name, ".weight"), {dim}, {dim.size}, one_plus ? "zeros" : "ones");
-    if (one_plus) weight = b_.Add("add_scalar", {weight}, {{"value", 1.0}});
-    if (norm.affine == Affine::kWeightBias) bias = Param(absl::StrCat(name, ".bias"), {dim}, {dim.size}, "zeros");
-    if (norm.kind == NormSpec::kRms) {
-      if (weight == kNoValue) weight = b_.Constant(1.0, {DType::kF32, {dim.size}});
-      const ValueId y = b_.AddMany("rms_norm", {x, weight}, attrs, 2)[0];
-      return bias == kNoValue ? y : b_.Add("add", {y, bias});
-    }
-    std::vector<ValueId> operands = {x};
-    if (weight != kNoValue) operands.push_back(weight);
-    if (bias != kNoValue) operands.push_back(bias);
-    return b_.AddMany("layer_norm", operands, attrs, 3)[0];
   }
 
   ValueId Dropout(ValueId x, double rate) {
@@ -195,16 +115,6 @@ class DecoderBuilder {
     b_.SetModule(path);
     const ValueId residual = spec_.residual_from == DecoderSpec::kFromNorm ? h : x;
     return b_.Add("add", {residual, Scaled(Dropout(y, spec_.residual_dropout), spec_.residual_scale)});
-  }
-
-  ValueId Scaled(ValueId x, double factor) { return factor == 1.0 ? x : b_.Scale(x, factor); }
-
-  // Entry `index` of the dim, which is dropped.
-  ValueId Entry(ValueId x, int64_t dim, int64_t index) {
-    const ValueId y = b_.Slice(x, dim, index, index + 1);
-    Dims dims = b_.type(y).dims;
-    if (dim < static_cast<int64_t>(dims.size())) dims.erase(dims.begin() + dim);  // unless there was an error
-    return b_.Reshape(y, dims);
   }
 
   struct Qkv {
@@ -302,103 +212,8 @@ class DecoderBuilder {
                    spec_.attention_out_bias, spec_.init.attention_out(layer));
   }
 
-  ValueId Activate(ValueId x) {
-    switch (spec_.activation) {
-      case DecoderSpec::kSilu:
-        return b_.Add("silu", {x});
-      case DecoderSpec::kGelu:
-        return b_.Add("gelu", {x}, {{"approximate", std::string("none")}});
-      case DecoderSpec::kGeluTanh:
-        return b_.Add("gelu", {x}, {{"approximate", std::string("tanh")}});
-      case DecoderSpec::kRelu:
-        return b_.Add("relu", {x});
-    }
-    return x;
-  }
-
-  ValueId Gate(ValueId gate, ValueId up) {
-    if (spec_.activation == DecoderSpec::kSilu) return b_.Add("swiglu", {gate, up});
-    return b_.Add("mul", {Activate(gate), up});
-  }
-
-  // The stack of the experts' matrices NAME.weight.
-  ValueId ExpertWeights(const std::string& name, const WeightDim& out, const WeightDim& in, const std::string& init) {
-    b_.SetModule(ModuleOf(ModuleOf(name)));
-    const int64_t num_experts = spec_.experts->num_experts;
-    return Param(absl::StrCat(name, ".weight"), {{num_experts, "experts"}, out, in}, {num_experts, out.size, in.size},
-                 init);
-  }
-
-  // The experts of each token, whose outputs are summed. They are scaled before the last product, which is as well and
-  // leaves less to keep.
-  ValueId Experts(const std::string& path, int64_t layer, ValueId x) {
-    const DecoderNames& names = spec_.names;
-    const ExpertsSpec& experts = *spec_.experts;
-    const Attrs attrs = {{"num_experts", experts.num_experts}};
-    const WeightDim inner = {experts.intermediate_size, "mlp"};
-    const ValueId logits = Project(Join(path, names.router), "bsk,nk->bsn", x, {{experts.num_experts, ""}}, {Hidden()},
-                                   Bias::kNone, spec_.init.input);
-    const ValueId probabilities = b_.Add("softmax", {logits});
-    Attrs top_k = {{"k", experts.experts_per_token}};
-    if (experts.weights == ExpertsSpec::kNormalized) top_k["normalize"] = true;
-    const std::vector<ValueId> chosen = b_.AddMany("top_k", {probabilities}, std::move(top_k), 2);
-    const ValueId weights = chosen[0], ids = chosen[1];
-    if (HasAuxLoss()) {
-      Attrs counted = attrs;
-      counted["per_sample"] = true;
-      AddTo(b_.Add("expert_counts", {ids}, std::move(counted)), &expert_counts_);
-      AddTo(b_.Add("reduce_sum", {probabilities}, {{"dims", std::vector<int64_t>{1}}}), &probability_sums_);
-    }
-    auto product = [&](const std::string& name) {
-      const ValueId w = ExpertWeights(Join(path, name), inner, Hidden(), spec_.init.input);
-      return b_.Add("expert_matmul", {x, ids, w}, attrs);
-    };
-    const ValueId gate = product(names.expert_gate);
-    const ValueId h = b_.Add("mul_rows", {Gate(gate, product(names.expert_up)), weights});
-    const ValueId w = ExpertWeights(Join(path, names.expert_down), Hidden(), inner, spec_.init.down(layer));
-    Attrs summed = attrs;
-    summed["sum_slots"] = true;
-    return b_.Add("expert_matmul", {h, ids, w}, std::move(summed));
-  }
-
-  void AddTo(ValueId value, ValueId* sum) { *sum = *sum == kNoValue ? value : b_.Add("add", {*sum, value}); }
-
-  // The load-balancing loss, times the number of targets, by which the sum of losses is divided in the end.
-  // Source: Fedus et al., Switch Transformers, arXiv 2101.03961, equations 4 to 6; over all layers as transformers has
-  // it.
-  ValueId WithAuxLoss(ValueId loss, ValueId num_targets) {
-    if (expert_counts_ == kNoValue) return loss;
-    const ExpertsSpec& experts = *spec_.experts;
-    int64_t num_layers = 0;
-    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) num_layers += HasExperts(layer) ? 1 : 0;
-    const auto sum = [&](ValueId x) { return b_.Add("reduce_sum", {x}, {{"dims", std::vector<int64_t>{0}}}); };
-    // 1 of a sample, 0 of padding, whose number is -1.
-    const ValueId is_sample = b_.Add("clamp", {b_.Add("add_scalar", {b_.Cast(sample_, DType::kF32)}, {{"value", 1.0}})},
-                                     {{"min", 0.0}, {"max", 1.0}});
-    const ValueId rows = b_.Scale(sum(is_sample), static_cast<double>(num_layers * options_.seq_len));
-    const auto mean = [&](ValueId of_samples) {
-      const ValueId total = sum(b_.Add("mul_rows", {of_samples, is_sample}));
-      return b_.Add(
-          "div",
-          {total, b_.Add("broadcast", {rows},
-                         {{"shape", std::vector<int64_t>{experts.num_experts}}, {"dims", std::vector<int64_t>{}}})});
-    };
-    const ValueId products = b_.Add("mul", {mean(expert_counts_), mean(probability_sums_)});
-    const ValueId aux = b_.Scale(sum(products), experts.aux_loss_coef * static_cast<double>(experts.num_experts));
-    return b_.Add("add", {loss, b_.Add("mul", {aux, num_targets})});
-  }
-
-  bool HasAuxLoss() const {
-    return options_.outputs == DecoderBuildOptions::kLoss && spec_.experts.has_value() &&
-           spec_.experts->aux_loss_coef != 0;
-  }
-
-  bool HasExperts(int64_t layer) const {
-    return spec_.experts.has_value() && spec_.experts->dense_layers.count(layer) == 0;
-  }
-
   ValueId Mlp(const std::string& path, int64_t layer, ValueId x) {
-    if (HasExperts(layer)) return Experts(path, layer, x);
+    if (experts_.IsIn(layer)) return experts_.Layer(path, layer, x);
     const DecoderNames& names = spec_.names;
     const WeightDims in = {Hidden()};
     ValueId h = kNoValue;
@@ -446,14 +261,11 @@ class DecoderBuilder {
     return b_.Scale(b_.Add("tanh", {b_.Scale(logits, 1 / spec_.logit_softcap)}), spec_.logit_softcap);
   }
 
-  const DecoderSpec& spec_;
   const DecoderBuildOptions& options_;
-  Graph graph_;
-  Builder b_;
+  ExpertsBuilder experts_;
   ValueId tokens_ = kNoValue, targets_ = kNoValue, step_ = kNoValue, sample_ = kNoValue;
   std::map<DecoderSpec::Layer::Positions, std::vector<ValueId>> tables_;  // cosines and sines
   ValueId embedding_ = kNoValue;
-  ValueId expert_counts_ = kNoValue, probability_sums_ = kNoValue;  // over layers
   int64_t num_dropouts_ = 0;
 };
 
@@ -466,7 +278,11 @@ std::string DecoderSpec::LayerPath(int64_t layer) const {
 }
 
 absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops) {
-  return DecoderBuilder(spec, options, ops).Build();
+  Graph graph;
+  graph.name = "forward";
+  Builder builder(graph, ops);
+  TACC_RETURN_IF_ERROR(DecoderBuilder(spec, options, builder).Build());
+  return graph;
 }
 
 }  // namespace tacc::graph
