@@ -23,6 +23,9 @@ struct Family {
   DecoderNames names;
   // Keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed.
   std::set<std::string> harmless;
+  // Modules that peft adapts unless told otherwise; empty: it does not know the family.
+  // Source: peft 0.21, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+  std::vector<std::string> lora_targets;
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };
