@@ -116,9 +116,10 @@ def _centre(module: nn.Module, parameter: nn.Parameter) -> float:
 def stored(
     module: nn.Module, of: Callable[[nn.Parameter], torch.Tensor] = torch.Tensor.detach
 ) -> dict[str, torch.Tensor]:
-    """What `of` makes of each parameter, under its name in safetensors; a tied head is not stored."""
+    """What `of` makes of each parameter, if anything, under its name in safetensors; a tied head is not stored."""
     prefix = "inner." if isinstance(module, TransformersModel) else ""
-    tensors = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
+    made = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
+    tensors = {name: tensor for name, tensor in made.items() if tensor is not None}
     mixtral = prefix and module.inner.config.model_type == "mixtral"
     return {stored_name: part for name, t in tensors.items() for stored_name, part in _as_stored(name, t, mixtral)}
 
