@@ -59,6 +59,7 @@ quickstart: build ## prepare a corpus and train a model of 15 M parameters on tw
 # Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes a little more than an hour.
 bench: everything ## measure beside PyTorch, a little more than an hour
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
+	@$(PYTHON) bench/lora.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
 	@$(PYTHON) bench/predicted.py --build $(BUILD)
 	@cmake --build $(BUILD) --target published search_bench

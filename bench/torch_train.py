@@ -55,13 +55,19 @@ class Training:
         with torch.device(args.device):
             model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", experts_implementation=args.experts)
         model.config.use_cache = False
+        if args.lora:
+            from peft import LoraConfig, get_peft_model
+
+            if args.base == "bf16":
+                model.to(torch.bfloat16)
+            model = get_peft_model(model, LoraConfig(r=args.lora, target_modules="all-linear", task_type="CAUSAL_LM"))
         self.model = self.run = model
         if mesh is not None:
             self.shard(mesh)
         elif args.mode != "eager":
             self.run = torch.compile(model, backend=args.backend, mode=args.tune if args.backend == "inductor" else None)
         compiled = args.mode == "compile-update"  # The compiler fuses the plain one.
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=not compiled)
+        self.optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-4, weight_decay=0.1, fused=not compiled)
         self.update = torch.compile(self.clip_and_apply, backend=args.backend) if compiled else self.clip_and_apply
         with_autocast = args.precision == "bf16" and mesh is None
         self.autocast = torch.autocast(args.device, dtype=torch.bfloat16) if with_autocast else contextlib.nullcontext()
@@ -163,6 +169,8 @@ def main() -> None:
     parser.add_argument("--backend", default="inductor", help="of what is compiled; aot_eager shows in a second that a model can be compiled, and nothing of speed")
     parser.add_argument("--tune", choices=["max-autotune", "max-autotune-no-cudagraphs"], help="of what inductor compiles: try many kernels, and replay graphs or not")
     parser.add_argument("--attention", choices=["cudnn", "flash", "math"], help="by this backend alone; PyTorch's own choice without")
+    parser.add_argument("--lora", type=int, default=0, help="rank of peft's adapters of all linear modules, which alone are trained; 0: all of the model is")
+    parser.add_argument("--base", choices=["f32", "bf16"], default="f32", help="with --lora: how the model's own weights are kept")
     parser.add_argument("--batches", help="samples of a step, several sizes with commas: the first that fits a GPU's memory is taken; all of --tokens without")
     args = parser.parse_args()
     if not 0 <= args.warm_up < args.steps:

@@ -60,8 +60,14 @@ constexpr Group kGroups[] = {
     {"use_cache", "leave it out: training has no such cache", ""},
     {"load_in_4bit load_in_8bit quantization_config quantization",
      "leave it out: training from quantized weights is not supported", ""},
-    {"lora peft use_peft peft_config lora_r lora_rank lora_alpha lora_dropout lora_target_modules",
-     "leave it out: adapters (LoRA) are not supported, all weights are trained", ""},
+    // What is trained.
+    {"peft use_peft peft_config use_lora", "give train.lora", "train.lora"},
+    {"lora_r lora_rank", "", "train.lora.r"},
+    {"lora_target_modules lora_target", "", "train.lora.target_modules"},
+    {"adapter_name_or_path", "", "train.lora.init_from"},
+    {"use_dora qlora", "leave it out: adapters are those of LoRA, beside weights that are not quantized", ""},
+    {"freeze_layers frozen_layers frozen_parameters", "give train.freeze: patterns of parameters' names",
+     "train.freeze"},
     // The layout.
     {"deepspeed zero_optimization fsdp_config fsdp_sharding_strategy",
      "give dist.fsdp.size and dist.fsdp.zero_stage, or leave it out: the planner decides", "dist.fsdp"},

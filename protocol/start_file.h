@@ -32,6 +32,7 @@ struct StartFile {
   std::string program;
 
   std::string model_dir;
+  std::string adapter_dir;
   Weights weights = Weights::kRandom;
   uint64_t seed = 0;
 
@@ -96,6 +97,8 @@ inline constexpr auto kStartFields = std::make_tuple(
           "path of the program's text"},
     Field{"model_dir", &StartFile::model_dir, Source::kCoordinator, Presence::kRequired, Range::kAny,
           "the model's folder (`model.path`); empty: none"},
+    Field{"adapter_dir", &StartFile::adapter_dir, Source::kCoordinator, Presence::kSparse, Range::kAny,
+          "the folder of the adapter that training begins with (`train.lora.init_from`); empty: new adapters"},
     Field{"weights", &StartFile::weights, Source::kCoordinator, Presence::kRequired, Range::kAny,
           "where the initial weights come from"},
     Field{"seed", &StartFile::seed, Source::kCoordinator, Presence::kRequired, Range::kNotNegative, "`train.seed`"},

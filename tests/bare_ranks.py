@@ -32,6 +32,7 @@ class Training:
     learning_rate: float = 3e-4
     weights: str = "random"  # Or "pretrained".
     micro_batch: int = 0  # Samples of a rank at a time; 0: all of its share of the global batch, or what `dist` says.
+    finetune: dict | None = None  # More keys of the section `train`: what of the model is trained.
 
     def layout(self) -> dict:
         """The section `dist`."""
@@ -47,7 +48,7 @@ class Training:
         """tacc-plan's request (docs/contracts.md); `device`: what a probe found."""
         train = {"max_steps": self.max_steps, "global_batch_size": self.global_batch_size, "seed": 1, "learning_rate": self.learning_rate,
                  "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.999,
-                 "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
+                 "adam_epsilon": 1e-8, "max_grad_norm": 1.0, **(self.finetune or {})}
         if self.micro_batch or "num_micro_batches" not in self.layout().get("pp", {}):
             train["per_device_train_batch_size"] = self.micro_batch or self.global_batch_size // self.batch_ranks()
         return {
@@ -64,7 +65,7 @@ class Training:
 
     def compile(self) -> Path:
         """The folder with `summary.json` and a program for each stage."""
-        out = self.folder / re.sub(r"\W+", "-", f"program {self.precision} {self.world} {self.micro_batch} {json.dumps(self.layout())}")
+        out = self.folder / re.sub(r"\W+", "-", f"program {self.precision} {self.world} {self.micro_batch} {json.dumps(self.layout())} {json.dumps(self.finetune)}")
         if out.exists():
             return out
         path = self.folder / f"{out.name}.json"

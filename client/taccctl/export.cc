@@ -22,6 +22,7 @@ struct ExportOptions {
   std::string model;
   std::string data;
   int step = 0;
+  bool merge = false;
 };
 
 struct Source {
@@ -70,6 +71,7 @@ int Export(const ExportOptions& options, const GlobalOptions& global, Context& c
   if (!source.model.empty()) arguments.insert(arguments.end(), {"--model", source.model});
   // Without it the checkpoint says where its data was.
   if (!options.data.empty()) arguments.insert(arguments.end(), {"--data", options.data});
+  if (options.merge) arguments.push_back("--merge");
   const absl::StatusOr<std::string> out = RunTool("tacc-data", arguments, kExportSeconds, context);
   if (!out.ok()) return Fail(out.status(), &context);
   const std::string path = std::filesystem::absolute(options.out, ignored).lexically_normal().string();
@@ -102,6 +104,8 @@ void AddExport(CLI::App* app, const GlobalOptions* global, Action* action) {
                    "Folder of the data, for its tokenizer where the model has none (default: the checkpoint's)")
       ->type_name("DIR");
   command->add_option("--step", options->step, "The job's checkpoint of this step")->check(CLI::PositiveNumber);
+  command->add_flag("--merge", options->merge,
+                    "Of a training of adapters: the whole model with the adapters merged into it, not the adapters");
   command->callback([=] { *action = [=](Context& context) { return Export(*options, *global, context); }; });
 }
 

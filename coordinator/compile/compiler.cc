@@ -197,8 +197,10 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
         parts.programs.push_back(*std::move(program));
       }
       if (WeightsOf(spec) == absl::string_view("pretrained")) {
-        absl::StatusOr<std::string> printed =
-            RunTool({options_.data_binary, "fingerprint", "--model", spec.model().path()}, dir, cancel);
+        std::vector<std::string> command = {options_.data_binary, "fingerprint", "--model", spec.model().path()};
+        if (spec.train().lora().has_init_from())
+          command.insert(command.end(), {"--adapter", spec.train().lora().init_from()});
+        absl::StatusOr<std::string> printed = RunTool(command, dir, cancel);
         if (!printed.ok()) return printed.status();
         parts.weights = std::string(absl::StripTrailingAsciiWhitespace(*printed));
       }

@@ -11,6 +11,7 @@
 #include "coordinator/core/start_file.h"
 #include "google/protobuf/util/json_util.h"
 #include "graph/ir/fingerprint.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/text.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/validate_job.h"
@@ -54,6 +55,8 @@ Json DeviceJson(const v1::DeviceProfile& device) {
 struct Weights {
   std::set<std::string> shapes;        // "NAME DIM,DIM", of the logical tensors
   std::set<std::string> initializers;  // "NAME INIT"
+  std::set<std::string> trained;       // names of parameters
+  std::set<std::string> frozen;
   int64_t num_parameters = 0;
 };
 
@@ -68,6 +71,7 @@ absl::StatusOr<Weights> WeightsIn(const std::vector<std::string>& programs) {
       if (state.kind != graph::StateKind::kWeight) continue;
       const auto& dims = state.logical_dims();
       if (!weights.shapes.insert(absl::StrCat(state.name, " ", absl::StrJoin(dims, ","))).second) continue;
+      (state.role == graph::WeightRole::kFrozen ? weights.frozen : weights.trained).insert(graph::ParameterOf(state));
       weights.initializers.insert(absl::StrCat(state.name, " ", state.init));
       int64_t elements = 1;
       for (const int64_t dim : dims) elements *= dim;
@@ -140,6 +144,15 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
       WeightsOf(spec) == absl::string_view("pretrained")
           ? absl::StrCat("pretrained, ", parts.weights)
           : absl::StrCat("random, initializers ", graph::Fingerprint(absl::StrJoin(weights->initializers, "\n")));
+  // What it trains, and where the checkpoints do not have it, what it does not.
+  identity["trained"] =
+      weights->frozen.empty()
+          ? "all"
+          : absl::StrCat(weights->trained.size(), " of ", weights->trained.size() + weights->frozen.size(),
+                         " parameters, ", graph::Fingerprint(absl::StrJoin(weights->trained, "\n")));
+  if (!weights->frozen.empty() && WeightsOf(spec) == absl::string_view("pretrained"))
+    identity["frozen"] = weights->frozen;
+  if (plan.contains("adapter_config")) identity["adapter_config"] = plan["adapter_config"];
   identity["data"] =
       absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);

@@ -38,7 +38,8 @@ struct IdentityParts {
 };
 
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
-// beside them, for messages and exports, the paths of model and data, the model's class and its config.json, which may.
+// beside them, for messages and exports, the paths of model and data, the model's class, its config.json and the names
+// of what is frozen, which may.
 // Internal: a part is not what its tool writes.
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityParts& parts);
 

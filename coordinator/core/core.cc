@@ -251,7 +251,10 @@ void Core::OnCompileDone(const CompileDone& done) {
   const v1::PlanSummary& plan = job->summary.plan;
   Tell(*job, "compiled",
        absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(),
-                    ", ", plan.num_parameters(), " parameters"));
+                    ", ", plan.num_parameters(), " parameters",
+                    plan.num_trained_parameters() < plan.num_parameters()
+                        ? absl::StrCat(", of which ", plan.num_trained_parameters(), " are trained")
+                        : ""));
   for (const std::string& note : job->summary.notes) Tell(*job, "warning", note);
 }
 

@@ -161,6 +161,7 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   plan.set_seq_len(NumberOr<int>(json, "seq_len", 0));
   plan.set_max_steps(NumberOr<int64_t>(json, "max_steps", 0));
   plan.set_num_parameters(NumberOr<int64_t>(json, "num_parameters", 0));
+  plan.set_num_trained_parameters(NumberOr<int64_t>(json, "num_trained_parameters", plan.num_parameters()));
   plan.set_flops_per_step(NumberOr<double>(json, "flops_per_step", 0));
   plan.set_predicted_step_seconds(NumberOr<double>(json, "predicted_step_seconds", 0));
   plan.set_predicted_tokens_per_second(NumberOr<double>(json, "predicted_tokens_per_second", 0));

@@ -16,6 +16,9 @@ using Json = nlohmann::ordered_json;
 // Entries of the identity that manifests of earlier versions lack.
 constexpr char kWeights[] = "weights";
 constexpr char kConfig[] = "config";
+constexpr char kTrained[] = "trained";
+// Of earlier versions, which trained every parameter.
+constexpr char kAllTrained[] = "all";
 // What config.json calls entries of kConfig that have another name there.
 constexpr char kConfigKeys[] = "config_keys";
 constexpr char kOwnName[] = ": it needs a name or checkpoint.dir of its own)";
@@ -25,6 +28,8 @@ std::string Label(const std::string& key) {
   if (key == "model") return "the model";
   if (key == kWeights) return "the model's initial weights";
   if (key == "data") return "data.path";
+  if (key == kTrained) return "what is trained (train.freeze, train.lora)";
+  if (key == "adapter_config") return "train.lora";
   if (key == "seq_len") return "data.seq_len";
   if (key == "global_batch_size") return "train.global_batch_size";
   if (key == "seed") return "train.seed";
@@ -232,6 +237,8 @@ std::string IdentityDifference(const std::string& my_identity, const std::string
   for (const auto& [key, value] : mine.items()) {
     // The same tokens may lie elsewhere, the shapes say more than the class, and `config` what matters of the file.
     if (key == "model_path" || key == "data_path" || key == "architecture" || key == "config_json") continue;
+    if (key == "frozen") continue;  // `trained` and the model's shapes say the same
+    if (key == kTrained && value == theirs.value(kTrained, kAllTrained)) continue;
     if (key == kConfigKeys) continue;
     if ((key == kWeights || key == kConfig) && !theirs.contains(key)) continue;
     if (theirs.contains(key) && theirs[key] == value) continue;

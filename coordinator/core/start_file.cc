@@ -96,6 +96,7 @@ Json RunFacts(const JobState& job) {
   run["plan"] = {{"layout", layout},
                  {"precision", plan.precision()},
                  {"num_parameters", plan.num_parameters()},
+                 {"num_trained_parameters", plan.num_trained_parameters()},
                  {"global_batch_size", plan.global_batch_size()},
                  {"per_device_train_batch_size", plan.per_device_train_batch_size()},
                  {"seq_len", plan.seq_len()},
@@ -168,6 +169,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start.world = static_cast<int>(job.attempt->ranks.size());
   start.threads = job.compile.device().threads();
   start.model_dir = spec.model().path();
+  start.adapter_dir = spec.train().lora().init_from();
   start.weights =
       IsPretrained(spec) ? protocol::StartFile::Weights::kPretrained : protocol::StartFile::Weights::kRandom;
   start.seed = spec.train().seed();

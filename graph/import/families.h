@@ -25,6 +25,9 @@ struct Family {
   std::set<std::string> harmless;
   // Ends of the names of tensors that older versions stored beside the weights, as masks.
   std::vector<std::string> old_buffers;
+  // Modules that peft adapts unless told otherwise; empty: it does not know the family.
+  // Source: peft 0.21, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+  std::vector<std::string> lora_targets;
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };

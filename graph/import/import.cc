@@ -34,43 +34,17 @@ absl::Status InFolder(const std::string& dir, const absl::Status& status) {
   return absl::Status(status.code(), message);
 }
 
-// The tensors that the parameters lie in; those named NAME[BEGIN:END] are rows of one, and NAME[:,BEGIN:END] of each of
-// its entries.
-std::vector<WantedTensor> WantedTensors(const Graph& graph) {
-  std::vector<WantedTensor> wanted;
-  std::map<std::string, size_t> index;
-  for (const Node& node : graph.nodes) {
-    if (node.op != Op::kParam) continue;
-    const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims);
-    const size_t star = node.symbol.find('*');
-    if (star != std::string::npos) {  // a stack
-      for (int64_t i = 0; i < dims[0]; ++i) {
-        std::string name = node.symbol;
-        wanted.push_back({name.replace(star, 1, absl::StrCat(i)), Dims(dims.begin() + 1, dims.end())});
-      }
-      continue;
-    }
-    const std::string name = node.symbol.substr(0, node.symbol.find('['));
-    const auto [it, inserted] = index.emplace(name, wanted.size());
-    if (inserted) {
-      wanted.push_back({name, dims});
-    } else {
-      const size_t dim = node.symbol.compare(name.size(), 3, "[:,") == 0 ? 1 : 0;
-      wanted[it->second].dims[dim] += dims[dim];
-    }
-  }
-  return wanted;
-}
-
-// Some files leave the base model's prefix out of their names, as "h.0.mlp..." for "transformer.h.0.mlp...".
-void MatchNames(const StoredWeights& stored, DecoderNames* names) {
-  if (names->base.empty() || stored.tensors.count(absl::StrCat(names->embedding, ".weight")) > 0) return;
+// Some files leave the base model's prefix out of their names, as "h.0.mlp..." for "transformer.h.0.mlp...". Returns
+// what is left out.
+std::string MatchNames(const StoredWeights& stored, DecoderNames* names) {
+  if (names->base.empty() || stored.tensors.count(absl::StrCat(names->embedding, ".weight")) > 0) return "";
   const std::string bare(absl::StripPrefix(names->embedding, names->base));
-  if (stored.tensors.count(absl::StrCat(bare, ".weight")) == 0) return;
+  if (stored.tensors.count(absl::StrCat(bare, ".weight")) == 0) return "";
   for (std::string* name : {&names->embedding, &names->embedding_norm, &names->positions, &names->layer,
                             &names->final_norm, &names->head}) {
     *name = std::string(absl::StripPrefix(*name, names->base));
   }
+  return names->base;
 }
 
 // Which matrix the head is, by the weights that are there.
@@ -122,8 +96,9 @@ absl::Status CheckIsModel(const std::string& dir) {
   if (std::filesystem::exists(dir + "/adapter_config.json", ignored)) {
     return absl::InvalidArgumentError(
         absl::StrCat(dir,
-                     " is an adapter (LoRA), not a model; merge it into its base model "
-                     "(`merge_and_unload` of peft, then save_pretrained) and give that folder"));
+                     " is an adapter (LoRA), not a model; give its base model, and to go on with the adapter "
+                     "train.lora.init_from: ",
+                     dir));
   }
   std::vector<std::string> snapshots;
   for (const auto& entry : std::filesystem::directory_iterator(dir + "/snapshots", ignored))
@@ -202,7 +177,8 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   for (const std::string& note : spec.notes) model.notes.push_back(absl::StrCat(dir, "/config.json: ", note));
   TACC_ASSIGN_OR_RETURN(model.weights, DecideWeights(dir, options, stored));
   if (model.weights == ImportOptions::Weights::kPretrained) {
-    MatchNames(stored, &spec.names);
+    model.head_path = spec.names.head;
+    model.base_prefix = MatchNames(stored, &spec.names);
     TACC_RETURN_IF_ERROR(DecideHead(dir, stored, options, &spec, &model));
   }
 
@@ -225,7 +201,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   }
   if (model.weights == ImportOptions::Weights::kPretrained) {
     WeightsCheck check;
-    check.wanted = WantedTensors(model.forward);
+    check.wanted = WantedTensors(model.forward, [](const Node&) { return true; });
     check.dtype = read->weights_dtype;
     check.ignorable = [&](const std::string& name) {
       // A head that is the embedding, and tables that older versions stored.
@@ -246,6 +222,9 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   model.max_seq_len = spec.max_seq_len;
   model.layer_classes = read->family.layer_classes;
   model.residual_module = spec.names.embedding;
+  model.head_module = spec.names.head;
+  if (model.head_path.empty()) model.head_path = spec.names.head;
+  model.lora_targets = read->family.lora_targets;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) model.units.push_back(spec.LayerPath(layer));
   return model;
 }

@@ -50,6 +50,12 @@ struct ImportedModel {
   std::string residual_module;             // whose result [B,S,N] the residual stream begins with; may be empty
   // Of a model with tied embeddings whose files have both matrices: whether their values differ.
   std::optional<bool> own_head;
+  // For adapters: the head, as the graph's names have it and as transformers does; what they leave out of the paths of
+  // all other modules ("transformer."); the modules that peft adapts in this family unless told otherwise, empty: all
+  // linear ones.
+  std::string head_module, head_path, base_prefix;
+  std::vector<std::string> lora_targets;
+  std::string adapter_config;      // once adapters were added: their adapter_config.json (Finetune)
   std::vector<std::string> notes;  // what the user should know of how the model was read, a sentence or two each
   // Of a folder, the class in transformers, as config.json's `architectures` names it: what it says itself, or where it
   // says nothing, its family's; and the whole text of config.json.

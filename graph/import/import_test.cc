@@ -386,7 +386,9 @@ TEST_F(ImportTest, NamesWhatIsTakenForAModel) {
   std::filesystem::create_directories(folder_.path() + "/snapshots/abc");
   EXPECT_EQ(Error(), "DIR is a folder of the Hugging Face cache; the model is in DIR/snapshots/abc");
   folder_.Write("adapter_config.json", "{}");
-  EXPECT_THAT(Error(), HasSubstr("DIR is an adapter (LoRA), not a model; merge it into its base model"));
+  EXPECT_THAT(Error(),
+              HasSubstr("DIR is an adapter (LoRA), not a model; give its base model, and to go on with the adapter "
+                        "train.lora.init_from: DIR"));
 }
 
 TEST_F(ImportTest, ConfigThatIsNoConfig) {

@@ -207,15 +207,44 @@ class Problems {
 
 }  // namespace
 
+std::vector<WantedTensor> WantedTensors(const Graph& graph, const std::function<bool(const Node& param)>& is_wanted) {
+  std::vector<WantedTensor> wanted;
+  std::map<std::string, size_t> index;
+  for (const Node& node : graph.nodes) {
+    if (node.op != Op::kParam || !is_wanted(node)) continue;
+    const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims);
+    const size_t star = node.symbol.find('*');
+    if (star != std::string::npos) {  // a stack
+      for (int64_t i = 0; i < dims[0]; ++i) {
+        std::string name = node.symbol;
+        wanted.push_back({name.replace(star, 1, absl::StrCat(i)), Dims(dims.begin() + 1, dims.end())});
+      }
+      continue;
+    }
+    const std::string name = node.symbol.substr(0, node.symbol.find('['));
+    const auto [it, inserted] = index.emplace(name, wanted.size());
+    if (inserted) {
+      wanted.push_back({name, dims});
+    } else {
+      const size_t dim = node.symbol.compare(name.size(), 3, "[:,") == 0 ? 1 : 0;
+      wanted[it->second].dims[dim] += dims[dim];
+    }
+  }
+  return wanted;
+}
+
+absl::StatusOr<StoredWeights> ReadStoredFile(const std::string& dir, const std::string& file) {
+  StoredWeights weights;
+  weights.kind = StoredWeights::kSafetensors;
+  TACC_RETURN_IF_ERROR(ReadHeader(dir, file, &weights));
+  return weights;
+}
+
 absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
   StoredWeights weights;
   const std::string single = absl::StrCat(dir, "/model.safetensors");
   const std::string index = absl::StrCat(dir, "/model.safetensors.index.json");
-  if (Exists(single)) {
-    weights.kind = StoredWeights::kSafetensors;
-    TACC_RETURN_IF_ERROR(ReadHeader(dir, "model.safetensors", &weights));
-    return weights;
-  }
+  if (Exists(single)) return ReadStoredFile(dir, "model.safetensors");
   if (Exists(index)) {
     weights.kind = StoredWeights::kSafetensors;
     TACC_RETURN_IF_ERROR(ReadIndexed(dir, index, &weights));

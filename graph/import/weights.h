@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "graph/ir/graph.h"
 #include "graph/ir/type.h"
 
 namespace tacc::graph {
@@ -31,6 +32,9 @@ struct StoredWeights {
 // Errors: InvalidArgument naming the file: truncated, not safetensors, a tensor twice, the index and the files differ.
 absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir);
 
+// The same of one file of the folder.
+absl::StatusOr<StoredWeights> ReadStoredFile(const std::string& dir, const std::string& file);
+
 // Whether two tensors of the folder have the same shape and values, whatever their dtypes; of dtypes that are not
 // floating point, whether they have the same bytes. Reads both up to the first difference. Errors: InvalidArgument: a
 // file cannot be read.
@@ -40,6 +44,10 @@ struct WantedTensor {
   std::string name;
   Dims dims;  // as stored
 };
+
+// The tensors of the files in which those params of the graph lie that are wanted; those named NAME[BEGIN:END] are rows
+// of one, those with a * a stack.
+std::vector<WantedTensor> WantedTensors(const Graph& graph, const std::function<bool(const Node& param)>& is_wanted);
 
 struct WeightsCheck {
   std::vector<WantedTensor> wanted;

@@ -100,8 +100,8 @@ void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) 
 
 void Extend(const Stages& a, const Stages& b, double times, Stages* whole) {
   for (size_t s = 0; s < whole->memory.size(); ++s) {
-    for (auto part : {&MemoryUse::weights_bytes, &MemoryUse::copies_bytes, &MemoryUse::optimizer_bytes,
-                      &MemoryUse::gradients_bytes, &MemoryUse::stash_bytes}) {
+    for (auto part : {&MemoryUse::weights_bytes, &MemoryUse::frozen_bytes, &MemoryUse::copies_bytes,
+                      &MemoryUse::optimizer_bytes, &MemoryUse::gradients_bytes, &MemoryUse::stash_bytes}) {
       Extend(a.memory[s].*part, b.memory[s].*part, times, &(whole->memory[s].*part));
     }
     // Gaps between buffers come and go with a layer: they are no part of what each further one adds.

@@ -40,13 +40,14 @@ json MemoryJson(const Machine& machine, const Candidate& c) {
           {"workspace_bytes", c.memory.workspace_bytes},
           {"weights_bytes", c.memory.weights_bytes + c.memory.copies_bytes},
           {"copies_bytes", c.memory.copies_bytes},
+          {"frozen_bytes", c.memory.frozen_bytes},
           {"gradients_bytes", c.memory.gradients_bytes},
           {"optimizer_bytes", c.memory.optimizer_bytes},
           {"stash_bytes", c.memory.stash_bytes},
           {"temporaries_bytes", c.memory.temporaries_bytes},
           {"buffers_bytes", BufferBytes(machine, c.plan.mesh)},
           {"idle_bytes", IdleBytes(machine)},
-          {"checkpoint_bytes", c.memory.weights_bytes + c.memory.optimizer_bytes},
+          {"checkpoint_bytes", c.memory.weights_bytes - c.memory.frozen_bytes + c.memory.optimizer_bytes},
           {"total_bytes", c.plan.total_bytes},
           {"largest", std::move(largest)}};
 }
@@ -118,6 +119,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
               {"num_chunks", c.plan.num_chunks},
               {"threads", c.plan.threads},
               {"num_parameters", c.num_parameters},
+              {"num_trained_parameters", c.num_trained_parameters},
               {"flops_per_step", c.model_flops},
               {"matmul_flops_per_rank", c.cost.matmul_flops},
               {"memory", MemoryJson(request.plan.cluster.machine, c)},
@@ -218,6 +220,7 @@ std::string SummaryJson(const CompileRequest& request, const Candidate& candidat
   if (!parts.architecture.empty()) summary["architecture"] = parts.architecture;
   summary["config"] = parts.facts;
   if (!parts.fact_keys.empty()) summary["config_keys"] = parts.fact_keys;
+  if (!parts.adapter_config.empty()) summary["adapter_config"] = parts.adapter_config;
   if (json capture = CaptureJson(request, stages); !capture.is_null()) summary["capture"] = std::move(capture);
   return summary.dump(1);
 }

@@ -31,6 +31,7 @@ struct SummaryParts {
   std::string architecture;                      // of a Hugging Face folder, else empty
   std::map<std::string, std::string> facts;      // of the model's mathematics, by name
   std::map<std::string, std::string> fact_keys;  // what config.json calls them, where that is another name
+  std::string adapter_config;                    // of adapters, else empty
 };
 // summary.json. `stages`: the candidate's programs.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,

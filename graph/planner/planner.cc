@@ -110,6 +110,7 @@ class Planner {
     Candidate candidate;
     candidate.layout = layout;
     candidate.num_parameters = one_row_.num_parameters;
+    candidate.num_trained_parameters = one_row_.num_parameters - one_row_.num_frozen_parameters;
     candidate.model_flops = work_.model_flops * static_cast<double>(layout.global_batch());
     TACC_ASSIGN_OR_RETURN(candidate.plan, MakePlan(layout));
     if (const ExpertParallelOptions experts = ExpertsOf(layout); !BuffersSuffice(one_row_.forward, experts)) {

@@ -24,6 +24,7 @@ struct ForwardModel {
   std::vector<std::string> units;  // module paths of the decoder layers: units of gathering and of recomputation
   std::string residual_module;     // the module whose result [B,S,N] the residual stream begins with; may be empty
   int64_t num_parameters = 0;
+  int64_t num_frozen_parameters = 0;
   std::vector<std::string> notes;  // ImportedModel::notes
 };
 // Builds the model. The functions below call it several times, from the thread that calls them, and do not keep it.
@@ -46,7 +47,7 @@ struct Candidate {
   StageTimes times;         // simulated, of the stage that is busy longest
   double wait_seconds = 0;  // of a rank of the first stage: for communication that nothing hides, and for other stages
   double model_flops = 0;   // of a step, for MFU
-  int64_t num_parameters = 0;
+  int64_t num_parameters = 0, num_trained_parameters = 0;
   double copies_save_seconds = 0;  // predicted, of a step; 0 without them (Plan::keeps_copies)
   // Where the planner chose to keep the residual stream in bf16: what that saves of a step, predicted; infinity:
   // nothing fits without it.

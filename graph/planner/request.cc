@@ -149,6 +149,17 @@ void ReadTraining(Reader& r, CompileRequest& request) {
   r.Get("job.train.adam_epsilon", &train.adam_epsilon);
   r.Get("job.train.max_grad_norm", &train.max_grad_norm);
   r.Get("job.train.seed", &request.seed);
+  r.Get("job.train.freeze", &request.finetune.freeze);
+  if (r.Find("job.train.lora") != nullptr) {
+    LoraRequest& lora = request.finetune.lora.emplace();
+    r.Get("job.train.lora.r", &lora.r);
+    r.Get("job.train.lora.lora_alpha", &lora.alpha);
+    r.Get("job.train.lora.lora_dropout", &lora.dropout);
+    r.Get("job.train.lora.use_rslora", &lora.use_rslora);
+    r.Get("job.train.lora.target_modules", &lora.target_modules);
+    r.Get("job.train.lora.modules_to_save", &lora.modules_to_save);
+    r.Get("job.train.lora.init_from", &lora.init_from);
+  }
   std::optional<int64_t> trace_step;
   r.Get("job.train.trace_step", &trace_step);
   request.traces = trace_step.has_value();

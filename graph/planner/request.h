@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "graph/import/finetune/request.h"
 #include "graph/planner/plan_request.h"
 
 namespace tacc::graph {
@@ -20,6 +21,7 @@ struct CompileRequest {
   std::string graph_path;        // a text graph
   std::string weights = "auto";  // pretrained, random, auto
   std::vector<std::string> wrap_layer_cls, gc_cls;
+  FinetuneRequest finetune;
   uint64_t seed = 42;  // of dropout
   std::string data_path;
   int64_t vocab_size = 0;           // of the data; 0: unknown

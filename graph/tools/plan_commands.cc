@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "graph/import/finetune/finetune.h"
 #include "graph/import/import.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
@@ -121,13 +122,18 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
                                                       ? ImportModel(request.model_path, options, ops)
                                                       : ImportGraphFile(request.graph_path, options, ops));
     TACC_RETURN_IF_ERROR(CheckVocabulary(request, imported.vocab_size));
+    TACC_RETURN_IF_ERROR(Finetune(request.finetune, request.model_path, request.seed, ops, imported));
     own_head = imported.own_head;
     ForwardModel model;
     model.notes = std::move(imported.notes);
     model.units = std::move(imported.units);
     model.residual_module = imported.residual_module;
     for (const Node& node : imported.forward.nodes) {
-      if (node.op == Op::kParam) model.num_parameters += imported.forward.type(node.results[0]).num_elements();
+      if (node.op != Op::kParam) continue;
+      const int64_t elements = imported.forward.type(node.results[0]).num_elements();
+      model.num_parameters += elements;
+      if (GetAttr<std::string>(node.attrs, "role") == Name(WeightRole::kFrozen))
+        model.num_frozen_parameters += elements;
     }
     model.forward = std::move(imported.forward);
     if (request.separate_documents) {
@@ -378,7 +384,7 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   return WriteFile(out_dir + "/summary.json",
                    SummaryJson(request, best, compiled.stages,
                                {planned.notes, Fingerprint(PrintAll(compiled.stages)), described.architecture,
-                                described.facts, described.fact_keys}));
+                                described.facts, described.fact_keys, described.adapter_config}));
 }
 
 }  // namespace tacc::graph

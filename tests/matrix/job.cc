@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "graph/import/families.h"
+#include "graph/import/finetune/freeze.h"
+#include "graph/import/finetune/lora.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
 #include "graph/planner/compile_plan.h"
@@ -19,11 +21,25 @@ using nlohmann::json;
 constexpr int64_t kHidden = 64, kHeads = 8, kKvHeads = 4, kInner = 128, kExperts = 8, kExpertInner = 64,
                   kExpertsPerToken = 2;
 constexpr uint64_t kSeed = 7;
+constexpr int64_t kRank = 4;  // of adapters
 
 json Config(const Job& job) {
   if (job.family == "bloom") {
     return {{"model_type", "bloom"},     {"vocab_size", job.vocab}, {"hidden_size", kHidden},
             {"n_layer", job.num_layers}, {"n_head", kHeads},        {"hidden_dropout", job.dropout}};
+  }
+  if (job.family == "chatglm") {  // q, k and v of several groups in one matrix, gate and up in another
+    return {{"model_type", "chatglm"},
+            {"padded_vocab_size", job.vocab},
+            {"hidden_size", kHidden},
+            {"ffn_hidden_size", kInner},
+            {"num_layers", job.num_layers},
+            {"num_attention_heads", kHeads},
+            {"kv_channels", kHidden / kHeads},
+            {"seq_length", kSeqLen},
+            {"multi_query_attention", true},
+            {"multi_query_group_num", kKvHeads},
+            {"add_qkv_bias", true}};
   }
   json config = {{"model_type", job.family},
                  {"vocab_size", job.vocab},
@@ -96,12 +112,22 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
     if (spec.experts.has_value()) {
       TACC_ASSIGN_OR_RETURN(forward.forward, WithChosenExperts(forward.forward, ops));
     }
+    if (job.lora) {
+      graph::LoraOptions lora;
+      lora.r = kRank;
+      lora.alpha = 2 * kRank;
+      lora.dropout = 0.1;
+      lora.target_modules = {graph::kAllLinear};
+      const graph::LoraModel lora_model = {spec.names.head, spec.names.head, "", kSeed};
+      TACC_RETURN_IF_ERROR(graph::AddLora(lora, lora_model, ops, forward.forward).status());
+    }
+    if (!job.freeze.empty()) TACC_RETURN_IF_ERROR(graph::Freeze(job.freeze, forward.forward));
     for (int64_t layer = 0; layer < spec.num_layers; ++layer) forward.units.push_back(spec.LayerPath(layer));
     forward.residual_module = spec.names.embedding;
     return forward;
   };
   graph::PlanRequest request;
-  request.training.learning_rate = kLearningRate;
+  request.training.learning_rate = job.learning_rate;
   request.training.lr_scheduler_type = "constant";
   request.training.max_steps = kSteps;
   request.training.weight_decay = 0.1;

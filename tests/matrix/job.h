@@ -21,18 +21,21 @@ inline constexpr int64_t kSteps = 20;
 inline constexpr double kLearningRate = 3e-4;
 
 struct Job {
-  std::string family;  // "llama", "qwen3", "bloom", "mixtral"
+  std::string family;  // "llama", "qwen3", "bloom", "chatglm", "mixtral"
   int64_t num_layers = 4;
   int64_t num_micro_batches = 2;
   double dropout = 0;  // of "bloom"
   int64_t vocab = 64;
   int64_t global_batch = kGlobalBatch;
-  bool half = false;  // products in bf16, and sums of gradients between ranks, which widen
+  bool half = false;                // products in bf16, and sums of gradients between ranks, which widen
+  bool lora = false;                // adapters of all linear modules, with dropout, are trained in place of the model
+  std::vector<std::string> freeze;  // parameters that are not trained
+  double learning_rate = kLearningRate;
 
   bool operator<(const Job& other) const {
     const auto key = [](const Job& job) {
       return std::tie(job.family, job.num_layers, job.num_micro_batches, job.dropout, job.vocab, job.global_batch,
-                      job.half);
+                      job.half, job.lora, job.freeze, job.learning_rate);
     };
     return key(*this) < key(other);
   }

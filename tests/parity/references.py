@@ -117,9 +117,10 @@ def _centre(module: nn.Module, parameter: nn.Parameter) -> float:
 def stored(
     module: nn.Module, of: Callable[[nn.Parameter], torch.Tensor] = torch.Tensor.detach
 ) -> dict[str, torch.Tensor]:
-    """What `of` makes of each parameter, under its name in safetensors; a tied head is not stored."""
+    """What `of` makes of each parameter, if anything, under its name in safetensors; a tied head is not stored."""
     prefix = "inner." if isinstance(module, TransformersModel) else ""
-    tensors = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
+    made = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
+    tensors = {name: tensor for name, tensor in made.items() if tensor is not None}
     family = module.inner.config.model_type if prefix else ""
     if family == "gpt_neox" and "lm_head.weight" in tensors:
         tensors["embed_out.weight"] = tensors.pop("lm_head.weight")  # as transformers' files call it

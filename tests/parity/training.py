@@ -60,19 +60,26 @@ def batches(case: Case, data: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def reference_run(
-    case: Case, module: nn.Module, steps: list[tuple[torch.Tensor, torch.Tensor]], precision: str, max_grad_norm: float = 0.0
+    case: Case,
+    module: nn.Module,
+    steps: list[tuple[torch.Tensor, torch.Tensor]],
+    precision: str,
+    max_grad_norm: float = 0.0,
+    learning_rate: float = LEARNING_RATE,
 ) -> Run:
-    """`precision`: fp64, fp32, or bf16 or fp16 (autocast; fp16 with a GradScaler). `max_grad_norm` 0: no clipping."""
+    """`precision`: fp64, fp32, or bf16 or fp16 (autocast; fp16 with a GradScaler). `max_grad_norm` 0: no clipping. Trains what requires a
+    gradient."""
     run = Run()
     with contextlib.ExitStack() as stack:
         if precision == "fp64":
             stack.callback(bloom_slopes_in_double())
             module = in_double(case, module)
             stack.enter_context(KeepDouble())
-        matrices = [p for p in module.parameters() if p.dim() >= 2]
-        vectors = [p for p in module.parameters() if p.dim() < 2]
+        trained = [p for p in module.parameters() if p.requires_grad]
+        matrices = [p for p in trained if p.dim() >= 2]
+        vectors = [p for p in trained if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE)
+        optimizer = torch.optim.AdamW(groups, lr=learning_rate)
         scaler = torch.amp.GradScaler("cpu", init_scale=INIT_SCALE, enabled=precision == "fp16")
         narrow = torch.float16 if precision == "fp16" else torch.bfloat16
         for tokens, targets in steps:
@@ -83,7 +90,7 @@ def reference_run(
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             if not run.gradients:
-                run.gradients = stored(module, lambda p: p.grad.double().clone())
+                run.gradients = stored(module, lambda p: None if p.grad is None else p.grad.double().clone())
             if max_grad_norm > 0:
                 run.norms.append(torch.nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm).item())
             scaler.step(optimizer)
@@ -94,11 +101,19 @@ def reference_run(
 
 
 def plan_request(
-    case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float, learning_rate: float, max_grad_norm: float = 0.0
+    case: Case,
+    model: dict,
+    data: Path,
+    precision: str,
+    max_steps: int,
+    beta1: float,
+    learning_rate: float,
+    max_grad_norm: float = 0.0,
+    finetune: dict | None = None,
 ) -> dict:
     train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
     train |= {"learning_rate": learning_rate, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
-    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": max_grad_norm}
+    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": max_grad_norm, **(finetune or {})}
     job = {
         "name": "parity",
         "model": model,
@@ -138,12 +153,14 @@ def run_steps(
     beta1: float,
     learning_rate: float = LEARNING_RATE,
     max_grad_norm: float = 0.0,
+    finetune: dict | None = None,
 ) -> list[dict]:
-    """The events of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
+    """The events of `max_steps` steps on one rank. `model`: section `model` of the job; `finetune`: keys of its `train`. Checkpoints lie in `folder`."""
     (folder / "checkpoints").mkdir(parents=True)
     request, start = folder / "request.json", folder / "start.json"
-    request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate, max_grad_norm)))
-    start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps)))
+    request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate, max_grad_norm, finetune)))
+    adapter = {"adapter_dir": finetune["lora"]["init_from"]} if finetune and "lora" in finetune else {}
+    start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps) | adapter))
     compile_command = [BUILD / "tacc-plan", "compile", "--request", request, "--out", folder]
     compiled = subprocess.run(compile_command, capture_output=True, text=True)
     assert compiled.returncode == 0, compiled.stderr
@@ -189,6 +206,14 @@ def our_gradients(
 ) -> dict[str, torch.Tensor]:
     """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
     run_rank(case, pretrained(model), data, folder, precision, 1, 0.0)
+    moments = first_moments(folder)
+    parameters = stored(module)
+    assert set(moments) == set(parameters)
+    return {name: moments[name].double().reshape(parameter.shape) for name, parameter in parameters.items()}
+
+
+def first_moments(folder: Path) -> dict[str, torch.Tensor]:
+    """Of the checkpoint of step 1 in `folder`, flat, by the names of tensors in a model's files."""
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
     moments = {}
     for name, value in saved.items():
@@ -196,10 +221,7 @@ def our_gradients(
             continue
         name = name.removeprefix("exp_avg/")
         moments |= {name.replace("*", str(i)): v for i, v in enumerate(value)} if "*" in name else {name: value}
-    moments = _merge_rows(moments)
-    parameters = stored(module)
-    assert set(moments) == set(parameters)
-    return {name: moments[name].double().reshape(parameter.shape) for name, parameter in parameters.items()}
+    return _merge_rows(moments)
 
 
 def our_run(case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str) -> Run:

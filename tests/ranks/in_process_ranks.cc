@@ -265,7 +265,7 @@ absl::Status InProcessRanks::ForEachRank(const std::function<absl::Status(Rank&)
 
 absl::Status InProcessRanks::Initialize(uint64_t seed) {
   return ForEachRank([seed](Rank& rank) -> absl::Status {
-    TACC_RETURN_IF_ERROR(rank.states().Initialize(nullptr, seed));
+    TACC_RETURN_IF_ERROR(rank.states().Initialize({.seed = seed}));
     rank.PoisonPadding();
     return absl::OkStatus();
   });
@@ -291,7 +291,7 @@ absl::StatusOr<std::string> InProcessRanks::Save(const std::string& directory, i
 absl::Status InProcessRanks::Load(const std::string& path) {
   TACC_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
   return ForEachRank([&checkpoint](Rank& rank) -> absl::Status {
-    TACC_RETURN_IF_ERROR(rank.states().Load(*checkpoint));
+    TACC_RETURN_IF_ERROR(rank.states().Load(*checkpoint, {}));
     rank.PoisonPadding();
     return absl::OkStatus();
   });

@@ -13,24 +13,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export_record.h"
+#include "worker/checkpoint/export_tensors.h"
 #include "worker/checkpoint/files/folder_publication.h"
 #include "worker/checkpoint/files/posix_file.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/tensors/element.h"
+#include "worker/checkpoint/tensors/model_fingerprint.h"
 #include "worker/checkpoint/tensors/model_weights.h"
 #include "worker/checkpoint/tensors/safetensors.h"
-#include "worker/checkpoint/tensors/tensor_rows.h"
 
 namespace tacc::worker {
 namespace {
 
-constexpr char kWeightsPrefix[] = "weights/";
 constexpr char kIndexName[] = "model.safetensors.index.json";
+constexpr char kAdapterConfigName[] = "adapter_config.json";
 constexpr int64_t kMaxConfigBytes = 16 << 20;
-// Elements converted at a time; bounds the memory of an export at 24 MiB beside one row of a tensor.
-constexpr int64_t kChunkElements = 4 << 20;
 
 // What from_pretrained of a tokenizer reads.
 constexpr const char* kTokenizerFiles[] = {
@@ -58,8 +58,9 @@ bool IsOfTokenizer(const std::string& name) {
 bool IsOfModel(const std::string& name) { return name == "generation_config.json" || absl::EndsWith(name, ".py"); }
 
 bool IsWritten(const std::string& name) {
-  return name == "config.json" || name == kIndexName || name == kExportRecordName || IsOfTokenizer(name) ||
-         IsOfModel(name) || (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
+  return name == "config.json" || name == kIndexName || name == kAdapterConfigName || name == kAdapterFileName ||
+         name == kExportRecordName || IsOfTokenizer(name) || IsOfModel(name) ||
+         (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
 }
 
 // Returns the safetensors dtype that config.json asks for.
@@ -108,13 +109,6 @@ absl::Status CopyFiles(const std::string& directory, bool (*is_wanted)(const std
   return absl::OkStatus();
 }
 
-// An entry of what the checkpoint was made of (`identity`); empty when it does not say.
-std::string IdentityOf(const Checkpoint& checkpoint, const char* key) {
-  const nlohmann::json identity =
-      nlohmann::json::parse(checkpoint.manifest().identity, nullptr, /*allow_exceptions=*/false);
-  return identity.contains(key) && identity[key].is_string() ? identity[key].get<std::string>() : "";
-}
-
 struct ModelConfig {
   std::string text;
   std::string dtype = "F32";  // Of the weights, as in safetensors.
@@ -122,10 +116,10 @@ struct ModelConfig {
 };
 
 // The config.json to export.
-absl::StatusOr<ModelConfig> ChooseConfig(const Checkpoint& checkpoint, const ExportRequest& request) {
+absl::StatusOr<ModelConfig> ChooseConfig(const CheckpointIdentity& identity, const ExportRequest& request) {
   const std::string path = absl::StrCat(request.model_dir, "/config.json");
   ModelConfig config;
-  config.text = !request.config_json.empty() ? request.config_json : IdentityOf(checkpoint, "config_json");
+  config.text = !request.config_json.empty() ? request.config_json : identity.config_json;
   const absl::StatusOr<std::string> now = ReadSmallFile(path, kMaxConfigBytes);
   if (config.text.empty()) {
     if (!now.ok()) return now.status();
@@ -138,7 +132,7 @@ absl::StatusOr<ModelConfig> ChooseConfig(const Checkpoint& checkpoint, const Exp
   if (!dtype.ok()) return dtype.status();
   config.dtype = *std::move(dtype);
   // The class of the model, where it has none.
-  const std::string architecture = IdentityOf(checkpoint, "architecture");
+  const std::string& architecture = identity.architecture;
   nlohmann::ordered_json& named = json["architectures"];
   if (architecture.empty() || (!named.is_null() && !named.empty())) return config;
   named = {architecture};
@@ -146,164 +140,35 @@ absl::StatusOr<ModelConfig> ChooseConfig(const Checkpoint& checkpoint, const Exp
   return config;
 }
 
-absl::Status WriteModelFiles(const Checkpoint& checkpoint, const ExportRequest& request, const std::string& config,
-                             Output* output) {
-  absl::Status status = WriteText("config.json", config, output);
-  if (status.ok() && !request.model_dir.empty()) status = CopyFiles(request.model_dir, IsOfModel, output);
-  if (!status.ok()) return status;
-  const std::string data_dir = request.data_dir.empty() ? IdentityOf(checkpoint, "data_path") : request.data_dir;
+absl::Status WriteTokenizer(const CheckpointIdentity& identity, const ExportRequest& request, Output* output) {
+  const std::string data_dir = request.data_dir.empty() ? identity.data_path : request.data_dir;
   const std::string tokenizer = FindTokenizer(request.model_dir, data_dir);
   // Without a vocabulary, a model's other files (a chat template) are of no other tokenizer.
   const std::string& source = tokenizer.empty() ? request.model_dir : tokenizer;
   return source.empty() ? absl::OkStatus() : CopyFiles(source, IsOfTokenizer, output);
 }
 
-// Rows (entries of the first dim; a scalar counts as one) of a tensor of the checkpoint.
-struct SourceRows {
-  std::string name;
-  int64_t begin = 0;
-  int64_t end = 1;
-};
-
-struct OutputTensor {
-  std::vector<SourceRows> sources;  // One, or the rows of the tensor in order.
-  SafetensorsWriter::Tensor tensor;
-  int64_t num_bytes = 0;
-};
-
-// A stack, as the tensors of its entries, each of so many rows of the checkpoint's.
-void AddStack(const std::string& source, const OutputTensor& stack, int64_t entry_rows,
-              std::vector<OutputTensor>* tensors) {
-  for (int64_t row = 0; row < stack.tensor.shape[0]; ++row) {
-    OutputTensor entry = stack;
-    entry.sources = {{source, row * entry_rows, (row + 1) * entry_rows}};
-    entry.tensor.name = StackEntryName(stack.tensor.name, row);
-    entry.tensor.shape.erase(entry.tensor.shape.begin());
-    entry.num_bytes = stack.num_bytes / stack.tensor.shape[0];
-    tensors->push_back(std::move(entry));
-  }
+absl::Status WriteModelFiles(const CheckpointIdentity& identity, const ExportRequest& request,
+                             const std::string& config, Output* output) {
+  absl::Status status = WriteText("config.json", config, output);
+  if (status.ok() && !request.model_dir.empty()) status = CopyFiles(request.model_dir, IsOfModel, output);
+  return status.ok() ? WriteTokenizer(identity, request, output) : status;
 }
 
-// A part of a tensor that the checkpoint has in several.
-struct Part {
-  std::string source;
-  int64_t begin = 0;  // Row of dim `dim` of the tensor.
-  int dim = 0;
-};
-
-// Adds a part behind those that are there.
-absl::Status AddPart(const Checkpoint& checkpoint, const std::string& name, const Part& part, OutputTensor* output) {
-  const ManifestTensor& tensor = checkpoint.manifest().tensors.at(part.source);
-  std::vector<int64_t>& shape = output->tensor.shape;
-  std::vector<int64_t> stored = tensor.stored_shape;
-  const bool is_first = output->sources.empty();
-  const int64_t num_rows = is_first ? 0 : shape[part.dim];
-  if (part.begin != num_rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.path(), ": rows ", num_rows, " to ", part.begin, " of \"", name, "\" are missing"));
-  }
-  if (!is_first) stored[part.dim] += num_rows;
-  const std::vector<int64_t> sliced = tensor.SlicedShape();
-  const int64_t num_sliced = sliced.empty() ? 1 : sliced[0];
-  if (part.dim == 0) {
-    output->sources.push_back({part.source, 0, num_sliced});
-  } else {
-    // Of each entry its rows, behind those of the parts before.
-    const int64_t entries = stored[0], of_entry = num_sliced / std::max<int64_t>(1, entries);
-    if (of_entry * entries != num_sliced || (!is_first && entries != shape[0])) {
-      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", part.source, "\" of ",
-                                                     ShapeText(tensor.shape), " does not consist of the ", entries,
-                                                     " entries of \"", name, "\""));
-    }
-    std::vector<SourceRows> sources;
-    const size_t before = output->sources.size() / std::max<int64_t>(1, entries);
-    for (int64_t e = 0; e < entries; ++e) {
-      std::move(output->sources.begin() + e * before, output->sources.begin() + (e + 1) * before,
-                std::back_inserter(sources));
-      sources.push_back({part.source, e * of_entry, (e + 1) * of_entry});
-    }
-    output->sources = std::move(sources);
-  }
-  shape = std::move(stored);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkpoint, const std::string& dtype) {
-  // By tensor of the model, then by first row.
-  std::map<std::string, std::map<int64_t, Part>> sources;
-  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
-    if (!absl::StartsWith(name, kWeightsPrefix)) continue;
-    if (tensor.dtype != "F32") {
-      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ", tensor.dtype,
-                                                     ", but weights are kept as F32"));
-    }
-    const TensorRows rows = ParseTensorRows(name).value_or(TensorRows{name});
-    const auto [other, is_new] = sources[rows.tensor].emplace(rows.begin, Part{name, rows.begin, rows.dim});
-    if (!is_new) {
-      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensors \"", other->second.source,
-                                                     "\" and \"", name, "\" would be one of the exported model"));
-    }
-  }
-  std::vector<OutputTensor> tensors;
-  for (const auto& [name, parts] : sources) {
-    OutputTensor output;
-    output.tensor = {name.substr(sizeof(kWeightsPrefix) - 1), dtype, {}};
-    for (const auto& [begin, part] : parts) {
-      if (part.dim != parts.begin()->second.dim) {
-        return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": \"", name, "\" is in rows of two dims, \"",
-                                                       parts.begin()->second.source, "\" and \"", part.source, "\""));
-      }
-      if (absl::Status status = AddPart(checkpoint, name, part, &output); !status.ok()) return status;
-    }
-    output.num_bytes = *NumElements(output.tensor.shape) * *DtypeBytes(dtype);
-    if (!IsStack(output.tensor.name)) {
-      tensors.push_back(std::move(output));
-      continue;
-    }
-    const ManifestTensor& stack = checkpoint.manifest().tensors.at(output.sources[0].name);
-    if (stack.shape.empty() || NumElements(stack.shape).value_or(0) == 0 || stack.stored_shape != stack.shape) {
-      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": stack \"", name, "\" of ",
-                                                     ShapeText(stack.shape), " has the stored shape ",
-                                                     ShapeText(stack.stored_shape), "; wanted the same, not empty"));
-    }
-    AddStack(output.sources[0].name, output, stack.SlicedShape()[0] / stack.shape[0], &tensors);
-  }
-  if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": holds no weights"));
-  return tensors;
-}
-
-// Appends the elements of the rows in logical row-major order, which is also the stored order.
-absl::Status AppendRows(const Checkpoint& checkpoint, const SourceRows& source, const std::string& dtype,
-                        SafetensorsWriter* writer) {
-  const std::vector<int64_t> shape = checkpoint.manifest().tensors.at(source.name).SlicedShape();
-  Rectangle part = WholeTensor(shape);
-  const int64_t elements = *NumElements(shape);
-  if (elements == 0) return absl::OkStatus();
-  const int64_t row_elements = shape.empty() ? 1 : elements / shape[0];
-  const int64_t rows_at_once = std::clamp<int64_t>(kChunkElements / row_elements, 1, source.end - source.begin);
-  std::vector<float> values(rows_at_once * row_elements);
-  std::vector<char> bytes(values.size() * *DtypeBytes(dtype));
-  for (int64_t row = source.begin; row < source.end; row += rows_at_once) {
-    const int64_t num_rows = std::min(rows_at_once, source.end - row);
-    if (!shape.empty()) {
-      part.offset[0] = row;
-      part.shape[0] = num_rows;
-    }
-    const int64_t count = num_rows * row_elements;
-    if (absl::Status status = checkpoint.Read(source.name, part, values.data()); !status.ok()) return status;
-    absl::Status status = ConvertFromFloat(dtype, values.data(), count, bytes.data());
-    if (!status.ok()) return status;
-    status = writer->Append(bytes.data(), count * *DtypeBytes(dtype));
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+// adapter_config.json as peft reads it.
+absl::Status WriteAdapterFiles(const CheckpointIdentity& identity, const ExportRequest& request, Output* output) {
+  nlohmann::json config = nlohmann::json::parse(identity.adapter_config, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return absl::InvalidArgumentError("the checkpoint's adapter_config is no JSON object");
+  config["base_model_name_or_path"] = request.model_dir.empty() ? identity.model_path : request.model_dir;
+  absl::Status status = WriteText(kAdapterConfigName, config.dump(2) + "\n", output);
+  return status.ok() ? WriteTokenizer(identity, request, output) : status;
 }
 
 // Returns how many of the tensors go into each file: as many as fit, at least one.
-std::vector<size_t> SplitIntoFiles(const std::vector<OutputTensor>& tensors, int64_t max_file_bytes) {
+std::vector<size_t> SplitIntoFiles(const std::vector<ExportTensor>& tensors, int64_t max_file_bytes) {
   std::vector<size_t> counts;
   int64_t file_bytes = 0;
-  for (const OutputTensor& tensor : tensors) {
+  for (const ExportTensor& tensor : tensors) {
     if (counts.empty() || file_bytes + tensor.num_bytes > max_file_bytes) {
       counts.push_back(0);
       file_bytes = 0;
@@ -314,8 +179,23 @@ std::vector<size_t> SplitIntoFiles(const std::vector<OutputTensor>& tensors, int
   return counts;
 }
 
-absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
-                          int64_t max_file_bytes, Output* output) {
+absl::Status WriteTensors(const std::string& name, absl::Span<const ExportTensor> tensors,
+                          const std::map<std::string, std::string>& metadata, Output* output) {
+  std::vector<SafetensorsWriter::Tensor> declared;
+  for (const ExportTensor& tensor : tensors) declared.push_back(tensor.tensor);
+  absl::StatusOr<std::unique_ptr<SafetensorsWriter>> writer =
+      SafetensorsWriter::Create(absl::StrCat(output->directory, "/", name), declared, metadata);
+  if (!writer.ok()) return writer.status();
+  for (const ExportTensor& tensor : tensors) {
+    if (absl::Status status = AppendTensor(tensor, writer->get()); !status.ok()) return status;
+  }
+  const absl::StatusOr<FileHash> hash = (*writer)->Finish();
+  if (!hash.ok()) return hash.status();
+  output->files.push_back({name, hash->num_bytes, hash->sha256});
+  return absl::OkStatus();
+}
+
+absl::Status WriteWeights(const std::vector<ExportTensor>& tensors, int64_t max_file_bytes, Output* output) {
   const std::vector<size_t> counts = SplitIntoFiles(tensors, max_file_bytes);
   nlohmann::json index;
   int64_t total_bytes = 0;
@@ -324,26 +204,45 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
     const std::string name = counts.size() == 1
                                  ? "model.safetensors"
                                  : absl::StrFormat("model-%05d-of-%05d.safetensors", file + 1, counts.size());
-    std::vector<SafetensorsWriter::Tensor> declared;
-    for (size_t i = next; i < next + counts[file]; ++i) declared.push_back(tensors[i].tensor);
-    absl::StatusOr<std::unique_ptr<SafetensorsWriter>> writer =
-        SafetensorsWriter::Create(absl::StrCat(output->directory, "/", name), declared, {{"format", "pt"}});
-    if (!writer.ok()) return writer.status();
-    for (const size_t end = next + counts[file]; next < end; ++next) {
-      for (const SourceRows& source : tensors[next].sources) {
-        absl::Status status = AppendRows(checkpoint, source, tensors[next].tensor.dtype, writer->get());
-        if (!status.ok()) return status;
-      }
-      index["weight_map"][tensors[next].tensor.name] = name;
-      total_bytes += tensors[next].num_bytes;
+    const absl::Span<const ExportTensor> here = absl::MakeConstSpan(tensors).subspan(next, counts[file]);
+    if (absl::Status status = WriteTensors(name, here, {{"format", "pt"}}, output); !status.ok()) return status;
+    for (const ExportTensor& tensor : here) {
+      index["weight_map"][tensor.tensor.name] = name;
+      total_bytes += tensor.num_bytes;
     }
-    const absl::StatusOr<FileHash> hash = (*writer)->Finish();
-    if (!hash.ok()) return hash.status();
-    output->files.push_back({name, hash->num_bytes, hash->sha256});
+    next += counts[file];
   }
   if (counts.size() == 1) return absl::OkStatus();
   index["metadata"]["total_size"] = total_bytes;
   return WriteText(kIndexName, index.dump(2) + "\n", output);
+}
+
+// Adapters, and what was trained beside them, as fp32 under peft's names; `base` is the fingerprint of their base.
+absl::Status WriteAdapters(std::vector<ExportTensor> tensors, const std::string& base, Output* output) {
+  for (ExportTensor& tensor : tensors) tensor.tensor.name = absl::StrCat(kAdapterPrefix, tensor.tensor.name);
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (!base.empty()) metadata[kAdapterBaseKey] = base;
+  return WriteTensors(kAdapterFileName, tensors, metadata, output);
+}
+
+// The weights that the checkpoint does not hold, which must be those that the training read.
+absl::StatusOr<std::unique_ptr<ModelWeights>> OpenBase(const CheckpointIdentity& identity,
+                                                       const ExportRequest& request) {
+  std::error_code unseen;
+  if (request.model_dir.empty() || !std::filesystem::is_directory(request.model_dir, unseen)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        request.checkpoint, " holds what was trained; the other weights are read from the model's folder, ",
+        request.model_dir.empty() ? identity.model_path : request.model_dir,
+        ", which is not there: say where it is (--model)"));
+  }
+  const absl::StatusOr<std::string> found = ModelFingerprint(request.model_dir);
+  if (!found.ok()) return found.status();
+  if (const std::string wanted = BaseFingerprint(identity.weights); *found != wanted) {
+    return absl::InvalidArgumentError(absl::StrCat(request.model_dir, ": its weights are not those that ",
+                                                   request.checkpoint, " was trained beside: they are ", *found,
+                                                   ", those were ", wanted, "; say where these are (--model)"));
+  }
+  return ModelWeights::Open(request.model_dir);
 }
 
 // The record of an export of `checkpoint`, but for its files.
@@ -367,13 +266,52 @@ absl::Status CheckAttempt(const std::string& out, const Checkpoint& checkpoint, 
                                          " there; attempt ", attempt, " is over"));
 }
 
-absl::Status WriteFolder(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
-                         const ExportRequest& request, const std::string& config, const std::string& directory) {
+// What an export consists of.
+struct Parts {
+  CheckpointIdentity identity;
+  bool is_adapter = false;  // The folder of an adapter, not of a model.
+  ModelConfig config;
+  std::unique_ptr<ModelWeights> base;  // Where frozen tensors come from.
+  std::vector<ExportTensor> tensors;   // In order of their names.
+};
+
+// Of a model's folder; `parts.config` is chosen.
+absl::Status ChooseTensors(const Checkpoint& checkpoint, const ExportRequest& request, Parts* parts) {
+  absl::StatusOr<std::vector<ExportTensor>> trained =
+      TensorsOfCheckpoint(checkpoint, parts->is_adapter ? "F32" : parts->config.dtype);
+  if (!trained.ok()) return trained.status();
+  parts->tensors = *std::move(trained);
+  if (parts->is_adapter || parts->identity.frozen.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<ModelWeights>> base = OpenBase(parts->identity, request);
+  if (!base.ok()) return base.status();
+  parts->base = *std::move(base);
+  std::vector<ExportTensor> adapters;
+  const auto first = std::stable_partition(parts->tensors.begin(), parts->tensors.end(), [&](const ExportTensor& t) {
+    return !parts->identity.has_adapters() || !IsOfAdapter(t.tensor.name);
+  });
+  std::move(first, parts->tensors.end(), std::back_inserter(adapters));
+  parts->tensors.erase(first, parts->tensors.end());
+  absl::StatusOr<std::vector<ExportTensor>> frozen =
+      TensorsOfModel(*parts->base, parts->identity.frozen, parts->config.dtype);
+  if (!frozen.ok()) return frozen.status();
+  std::move(frozen->begin(), frozen->end(), std::back_inserter(parts->tensors));
+  std::sort(parts->tensors.begin(), parts->tensors.end(),
+            [](const ExportTensor& a, const ExportTensor& b) { return a.tensor.name < b.tensor.name; });
+  if (adapters.empty()) return absl::OkStatus();
+  return MergeAdapters(parts->identity.adapter_config, adapters, &parts->tensors);
+}
+
+absl::Status WriteFolder(const Checkpoint& checkpoint, const Parts& parts, const ExportRequest& request,
+                         const std::string& directory) {
   Output output{directory, {}};
-  if (!config.empty()) {
-    if (absl::Status status = WriteModelFiles(checkpoint, request, config, &output); !status.ok()) return status;
+  absl::Status status;
+  if (parts.is_adapter) {
+    status = WriteAdapterFiles(parts.identity, request, &output);
+    if (status.ok()) status = WriteAdapters(parts.tensors, BaseFingerprint(parts.identity.weights), &output);
+  } else {
+    if (!parts.config.text.empty()) status = WriteModelFiles(parts.identity, request, parts.config.text, &output);
+    if (status.ok()) status = WriteWeights(parts.tensors, request.max_file_bytes, &output);
   }
-  absl::Status status = WriteWeights(checkpoint, tensors, request.max_file_bytes, &output);
   if (!status.ok()) return status;
   ExportRecord record = RecordOf(checkpoint);
   record.files = std::move(output.files);
@@ -402,34 +340,41 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& asked) {
   absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(asked.checkpoint);
   if (!checkpoint.ok()) return checkpoint.status();
   ExportRequest request = asked;
-  const bool has_config = !IdentityOf(**checkpoint, "config_json").empty();
+  Parts parts;
+  parts.identity = ParseIdentity((*checkpoint)->manifest().identity);
+  const bool merges = request.adapters == ExportRequest::Adapters::kMerged;
+  if (merges && !parts.identity.has_adapters()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.checkpoint, " holds no adapters that could be merged: leave out --merge"));
+  }
+  parts.is_adapter = parts.identity.has_adapters() && !merges;
+  const bool has_config = !parts.identity.config_json.empty();
   if (request.model_dir.empty() && has_config) {
-    const std::string trained = IdentityOf(**checkpoint, "model_path");
     std::error_code unseen;
-    if (std::filesystem::is_directory(trained, unseen)) request.model_dir = trained;
+    if (std::filesystem::is_directory(parts.identity.model_path, unseen)) request.model_dir = parts.identity.model_path;
   }
-  ModelConfig config;
   if (!request.model_dir.empty() || has_config) {
-    absl::StatusOr<ModelConfig> chosen = ChooseConfig(**checkpoint, request);
+    absl::StatusOr<ModelConfig> chosen = ChooseConfig(parts.identity, request);
     if (!chosen.ok()) return chosen.status();
-    config = *std::move(chosen);
+    parts.config = *std::move(chosen);
   }
-  absl::StatusOr<std::vector<OutputTensor>> tensors = ChooseTensors(**checkpoint, config.dtype);
-  if (!tensors.ok()) return tensors.status();
+  absl::Status status = ChooseTensors(**checkpoint, request, &parts);
+  if (!status.ok()) return status;
 
   const std::string out = FolderPath(request.out_dir).string();
-  if (absl::Status status = CheckExportFolder(request.model_dir, out); !status.ok()) return status;
-  if (absl::Status status = (*checkpoint)->VerifyData(0, 1); !status.ok()) return status;
+  if (status = CheckExportFolder(request.model_dir, out); !status.ok()) return status;
+  if (status = (*checkpoint)->VerifyData(0, 1); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FolderPublication>> publication = FolderPublication::Begin(out);
   if (!publication.ok()) return publication.status();
-  absl::Status status = WriteFolder(**checkpoint, *tensors, request, config.text, (*publication)->directory());
+  status = WriteFolder(**checkpoint, parts, request, (*publication)->directory());
   if (!status.ok()) return status;
   if (request.attempt > 0) {
     if (status = CheckAttempt(out, **checkpoint, request.attempt); !status.ok()) return status;
   }
   if (status = (*publication)->Publish(); !status.ok()) return status;
-  ExportResult result{static_cast<int64_t>(tensors->size()), 0, config.dtype, config.changed};
-  for (const OutputTensor& tensor : *tensors) result.num_bytes += tensor.num_bytes;
+  ExportResult result{static_cast<int64_t>(parts.tensors.size()), 0, parts.is_adapter ? "F32" : parts.config.dtype,
+                      parts.config.changed};
+  for (const ExportTensor& tensor : parts.tensors) result.num_bytes += tensor.num_bytes;
   return result;
 }
 

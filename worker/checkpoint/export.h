@@ -25,6 +25,9 @@ struct ExportRequest {
   // The text of config.json; empty: the one in the checkpoint, or in model_dir where that has none (one of an earlier
   // version).
   std::string config_json;
+  // Of a training of adapters: a folder as peft writes it (adapter_config.json, adapter_model.safetensors), or the
+  // whole model with the adapters added to its weights.
+  enum class Adapters { kApart, kMerged } adapters = Adapters::kApart;
 };
 
 struct ExportResult {
@@ -45,11 +48,17 @@ std::string FindTokenizer(const std::string& model_dir, const std::string& data_
 // the export. Equal input gives equal bytes, and an export trained for no step and exported again is equal to itself
 // but for its record.
 //
+// A checkpoint does not hold weights that were frozen: they come from model_dir, whose weights must be those that the
+// training read, and are written as they are. With request.adapters == kMerged the products of adapters are added to
+// them in fp32. The folder of an adapter needs no model_dir, but for the tokenizer; its tensors are fp32, and its
+// metadata holds the fingerprint of the base.
+//
 // The directory appears complete or not at all, also while others export to it (folder_publication.h), and says what
 // was written (export_record.h). An existing out_dir is replaced when it holds nothing but what an export writes, else
 // AlreadyExists names the foreign file (CheckExportFolder). The checkpoint's checksums are verified first. OK: out_dir
-// was seen to be what this call wrote. InvalidArgument: a damaged checkpoint, or a dtype in config.json that cannot be
-// written; Unavailable: model_dir's config.json was needed and is no JSON object, as one that is being written;
+// was seen to be what this call wrote. InvalidArgument: a damaged checkpoint, a dtype in config.json that cannot be
+// written, no adapters to merge, or a model_dir that is not there or holds other weights than those that were frozen;
+// Unavailable: model_dir's config.json was needed and is no JSON object, as one that is being written;
 // ResourceExhausted: the disk is full.
 absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request);
 

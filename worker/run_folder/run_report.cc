@@ -153,15 +153,19 @@ std::string PredictedAndMeasured(const RunReport& report, const History& history
   const std::string layout = StringOr(plan, "layout");
   std::string words;
   if (!layout.empty()) {
-    words = absl::StrCat(
-        "<p>",
-        Escaped(absl::StrCat(CountText(NumberOr(plan, "num_parameters", 0)), " parameters in ",
-                             StringOr(plan, "precision"), " on ", layout, "; a step is ",
-                             WholeText(static_cast<int64_t>(NumberOr(plan, "global_batch_size", 0))), " samples of ",
-                             WholeText(static_cast<int64_t>(NumberOr(plan, "seq_len", 0))), " tokens, ",
-                             WholeText(static_cast<int64_t>(NumberOr(plan, "per_device_train_batch_size", 0))),
-                             " at a time on a worker.")),
-        "</p>\n");
+    const double parameters = NumberOr(plan, "num_parameters", 0);
+    const double trained = NumberOr(plan, "num_trained_parameters", parameters);
+    words =
+        absl::StrCat("<p>",
+                     Escaped(absl::StrCat(
+                         CountText(parameters), " parameters",
+                         trained < parameters ? absl::StrCat(", of which ", CountText(trained), " are trained,") : "",
+                         " in ", StringOr(plan, "precision"), " on ", layout, "; a step is ",
+                         WholeText(static_cast<int64_t>(NumberOr(plan, "global_batch_size", 0))), " samples of ",
+                         WholeText(static_cast<int64_t>(NumberOr(plan, "seq_len", 0))), " tokens, ",
+                         WholeText(static_cast<int64_t>(NumberOr(plan, "per_device_train_batch_size", 0))),
+                         " at a time on a worker.")),
+                     "</p>\n");
   }
   return absl::StrCat(
       words,

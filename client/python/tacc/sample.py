@@ -2,6 +2,7 @@
 
 import argparse
 import html
+import json
 import os
 import re
 import tempfile
@@ -9,13 +10,14 @@ from pathlib import Path
 
 from tacc.errors import InputError, this_python
 
+ADAPTER_CONFIG = "adapter_config.json"
 # What a page about a run (report.html) has for it: ids of the prompt's tokens, then what is to be replaced.
 PLACE = re.compile(r"<!-- sample: ([\d ]*) -->\n.*?<!-- end of sample -->\n", re.S)
 
 
 def add_command(commands) -> None:
     parser = commands.add_parser("sample", help="let an exported model write some text, on the CPU")
-    parser.add_argument("model", type=Path, metavar="MODEL_DIR", help="a Hugging Face folder with weights and tokenizer")
+    parser.add_argument("model", type=Path, metavar="MODEL_DIR", help="a Hugging Face folder with weights and tokenizer; or that of an adapter (needs peft)")
     parser.add_argument("--prompt", help="text to go on from (default: that of the page, else the token that begins a text)")
     parser.add_argument("--max-new-tokens", type=int, default=60, metavar="N")
     parser.add_argument("--report", type=Path, metavar="PAGE", help="also put the sample into this page (report.html of a run)")
@@ -25,7 +27,8 @@ def add_command(commands) -> None:
 def sample(args: argparse.Namespace) -> None:
     if args.max_new_tokens < 1:
         raise InputError(f"--max-new-tokens {args.max_new_tokens}: it must be at least 1")
-    for name in ("config.json", "tokenizer.json"):
+    is_adapter = (args.model / ADAPTER_CONFIG).is_file()
+    for name in (ADAPTER_CONFIG if is_adapter else "config.json", "tokenizer.json"):
         if not (args.model / name).is_file():
             raise InputError(f"{args.model / name} is missing; wanted the folder of a model with its tokenizer, as a job exports it")
     page = args.report.read_text(encoding="utf-8") if args.report else ""
@@ -49,12 +52,22 @@ def generate(model_dir: Path, prompt: str | None, prompt_ids: list[int], max_new
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
     except ImportError as error:
         raise InputError(f"a sample needs transformers and torch ({error}): {this_python()} -m pip install transformers torch") from error
+    base_dir = model_dir
+    if (model_dir / ADAPTER_CONFIG).is_file():
+        base_dir = Path(json.loads((model_dir / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"])
+        try:
+            from peft import PeftModel
+        except ImportError as error:
+            raise InputError(f"{model_dir} is an adapter, which needs peft ({error}): {this_python()} -m pip install peft; "
+                             "or merge it: taccctl export NAME --merge --out DIR") from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(model_dir / "tokenizer.json")) if base_dir != model_dir else AutoTokenizer.from_pretrained(model_dir)
+        model = AutoModelForCausalLM.from_pretrained(base_dir, dtype=torch.float32).eval()
+        if base_dir != model_dir:
+            model = PeftModel.from_pretrained(model, model_dir).eval()
     except (ValueError, OSError, KeyError) as error:
         raise InputError(f"{model_dir}: transformers cannot load it: {error}") from error
     if prompt is not None:

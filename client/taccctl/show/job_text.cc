@@ -39,10 +39,13 @@ std::string LayoutText(const v1::PlanSummary& plan) {
     const auto size = plan.mesh().find(axis);
     if (size != plan.mesh().end()) axes.push_back(absl::StrCat(axis, "=", size->second));
   }
-  return absl::StrCat(plan.world(), " ranks (", absl::StrJoin(axes, " "), "), ", plan.precision(), ", batch ",
-                      plan.global_batch_size(), " = ", plan.per_device_train_batch_size(), " a rank, ",
-                      plan.accumulation(), " times, x ", plan.seq_len(), " tokens; ",
-                      FormatCount(static_cast<double>(plan.num_parameters())), " parameters");
+  return absl::StrCat(
+      plan.world(), " ranks (", absl::StrJoin(axes, " "), "), ", plan.precision(), ", batch ", plan.global_batch_size(),
+      " = ", plan.per_device_train_batch_size(), " a rank, ", plan.accumulation(), " times, x ", plan.seq_len(),
+      " tokens; ", FormatCount(static_cast<double>(plan.num_parameters())), " parameters",
+      plan.num_trained_parameters() < plan.num_parameters()
+          ? absl::StrCat(", ", FormatCount(static_cast<double>(plan.num_trained_parameters())), " of them trained")
+          : "");
 }
 
 // Whether this attempt has taken a copy of the states: for its first checkpoint that is written while training goes on.

@@ -55,6 +55,8 @@ class Analysis {
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) TACC_RETURN_IF_ERROR(Visit(i));
     Activations();
+    const std::vector<double> shares = GradientShares(graph_, last_forward_ + 1, part_, gradient_makers_, ops_);
+    for (size_t u = 0; u < shares.size(); ++u) work_[u].gradients_share = shares[u];
     std::vector<UnitWork> merged;
     for (size_t u = 0; u < work_.size(); ++u) {
       work_[u].is_layer = u > 0 && u + 1 < work_.size();
@@ -69,6 +71,7 @@ class Analysis {
 
   // Of ModelWork.
   const ParameterCount& tied() const { return tied_; }
+  bool tied_are_frozen() const { return tied_are_frozen_; }
 
  private:
   // Of the forward's nodes those without which the backward of their part lacks an operand. A layer's last product is
@@ -181,7 +184,13 @@ class Analysis {
     ParameterCount count;
     (Has(kinds, Kind::kExpert) ? count.expert : Has(kinds, Kind::kTensor) ? count.tensor : count.whole) = elements;
     ++unit.num_parameters;
-    WeightDims& dims = unit.weights.emplace_back();
+    const bool is_frozen = weight->role == WeightRole::kFrozen;
+    if (is_frozen) {
+      ++unit.num_frozen;
+      unit.frozen.Add(count, 1);
+      if (ByteSize(weight->type.dtype) < ByteSize(DType::kF32)) unit.narrow.Add(count, 1);
+    }
+    WeightDims& dims = (is_frozen ? unit.frozen_weights : unit.weights).emplace_back();
     for (size_t d = 0; d < kinds.size(); ++d) {
       const Split split = kinds[d] == Kind::kTensor   ? Split::kTensor
                           : kinds[d] == Kind::kExpert ? Split::kExpert
@@ -229,6 +238,7 @@ class Analysis {
       } else if (part_[i] + 1 == static_cast<int>(work_.size())) {
         ParameterCount& count = before_layers_[weight->second];
         if (count.total() > 0) sums_of_tied_.insert(GradientMaker(weight->second));
+        if (count.total() > 0) tied_are_frozen_ = GradientMaker(weight->second) < 0;
         tied_.Add(count, 1);
         count = {};
       }
@@ -412,7 +422,8 @@ class Analysis {
       if (const auto made = makes_gradient.find(static_cast<int>(i)); made != makes_gradient.end())
         gradients[part] += made->second;
       const double scale = all_home + all_tensor > 0 ? 1 - overwritten / (all_home + all_tensor) : 0;
-      const double share = unit.parameters.total() > 0 ? std::min(1.0, gradients[part] / unit.parameters.total()) : 0;
+      const double trained = unit.trained().total();
+      const double share = trained > 0 ? std::min(1.0, gradients[part] / trained) : 0;
       AddInstant({scale * all_home, scale * all_tensor, share}, unit.instants);
       for (ValueId v : ends[static_cast<int>(i)]) {
         const bool is_tensor = Has(kinds_[v], Kind::kTensor), is_saved = maker_[v] <= static_cast<int>(last_forward_);
@@ -420,13 +431,6 @@ class Analysis {
         (is_saved ? (is_tensor ? saved_tensor : saved_home)[of] : is_tensor ? tensor : home) -= Bytes(v);
       }
     }
-  }
-
-  // Those before at which no more is needed are none.
-  static void AddInstant(const Instant& instant, std::vector<Instant>& instants) {
-    const auto bytes = [](const Instant& of) { return of.home_bytes + of.tensor_bytes; };
-    while (!instants.empty() && bytes(instants.back()) <= bytes(instant)) instants.pop_back();
-    if (instants.empty() || instants.back().gradients < instant.gradients) instants.push_back(instant);
   }
 
   // Of the results of node i, those that lie where an operand did.
@@ -465,6 +469,7 @@ class Analysis {
   std::set<int> sums_of_tied_;                           // nodes: of the gradients of both uses
   std::map<std::string, ParameterCount> before_layers_;  // while they are not tied
   ParameterCount tied_;
+  bool tied_are_frozen_ = false;
   std::vector<UnitWork> work_;
 };
 
@@ -478,6 +483,7 @@ absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<s
   Analysis analysis(program, units, residual, ops);
   TACC_ASSIGN_OR_RETURN(model.units, analysis.Run());
   model.tied = analysis.tied();
+  model.tied_are_frozen = analysis.tied_are_frozen();
   for (const Node& node : forward.nodes) {
     if (node.op == Op::kInput && node.symbol == "tokens") model.seq_len = forward.type(node.results[0]).dims[1];
   }

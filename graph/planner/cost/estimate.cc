@@ -18,8 +18,8 @@ namespace {
 struct Stage {
   UnitSeconds slot;         // of one micro-batch
   PassSeconds hidden_data;  // of the layer with most
-  ParameterCount parameters;
-  double tensors = 0;  // collectives that take all parameters
+  ParameterCount trained;
+  double tensors = 0;  // collectives that take all parameters that are trained
 };
 
 }  // namespace
@@ -65,7 +65,7 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
   const UnitEstimator estimator(cluster, l, x);
   if (HasCopies(model, l)) {
     StepEstimate e = EstimateStep(WithCopies(model), cluster, l, x);
-    const double sum = estimator.StageSum(model.tied);
+    const double sum = model.tied_are_frozen ? 0 : estimator.StageSum(model.tied);
     e.data += sum;
     e.seconds += sum;
     return e;
@@ -78,8 +78,9 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
     const PassSeconds& hidden = seconds[unit].hidden_data;
     if (model.units[unit].is_layer && hidden.total() > stages[stage].hidden_data.total())
       stages[stage].hidden_data = hidden;
-    stages[stage].parameters.Add(model.units[unit].parameters, static_cast<double>(count));
-    stages[stage].tensors += static_cast<double>(count * model.units[unit].num_parameters);
+    const UnitWork& work = model.units[unit];
+    stages[stage].trained.Add(work.trained(), static_cast<double>(count));
+    stages[stage].tensors += static_cast<double>(count * (work.num_parameters - work.num_frozen));
   });
   for (Stage& stage : stages) {
     stage.slot.compute += x.micro_batch_seconds;
@@ -126,8 +127,8 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
     const double scale = slot > 0 ? mean / slot : 1;
     for (double* part : {&e.compute, &e.recompute, &e.tensor, &e.context, &e.expert, &e.data}) *part *= scale;
   }
-  e.data += estimator.DataOnce(stage.parameters, std::max(1.0, stage.tensors), stage.slot);
-  e.update = estimator.Update(stage.parameters);
+  e.data += estimator.DataOnce(stage.trained, std::max(1.0, stage.tensors), stage.slot);
+  e.update = estimator.Update(stage.trained);
   e.seconds = e.compute + e.communication() + e.imbalance + e.bubble + e.update;
   return e;
 }

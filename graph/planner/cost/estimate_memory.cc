@@ -39,6 +39,7 @@ struct Held {
   int64_t count = 0;
   bool is_layer = false;
   double elements = 0;         // of its parameters in use
+  double trained = 0;          // of those that are trained
   double kept = 0, saved = 0;  // from the forward to the backward; what that needs, some of it computed again
   double working = 0;          // temporaries of the backward beside these
   std::vector<std::pair<double, double>> instants;  // of the backward: bytes of both, and whole gradients made
@@ -57,8 +58,9 @@ MemoryEstimate AtItsPeak(const std::vector<Held>& units, const Layout& l, const 
     kept += static_cast<double>(unit.count) * unit.kept;
     whole += static_cast<double>(unit.count) * unit.elements;
   }
-  MemoryEstimate most = e;         // as the update finds it
-  double done = 0, under_way = 0;  // elements whose gradients are summed, and whose sums the next unit's backward hides
+  MemoryEstimate most = e;  // as the update finds it
+  double done = 0,
+         under_way = 0;  // trained elements whose gradients are summed, and whose sums the next unit's backward hides
   for (size_t u = units.size(); u-- > 0;) {
     const Held& unit = units[u];
     for (int64_t k = 0; k < unit.count; ++k) {
@@ -66,7 +68,7 @@ MemoryEstimate AtItsPeak(const std::vector<Held>& units, const Layout& l, const 
       kept -= unit.kept;
       for (size_t instant = 0; instant <= unit.instants.size(); ++instant) {
         const bool at_end = instant == unit.instants.size();
-        const auto [needed, made] = at_end ? std::pair(0.0, unit.elements) : unit.instants[instant];
+        const auto [needed, made] = at_end ? std::pair(0.0, unit.trained) : unit.instants[instant];
         MemoryEstimate now = e;
         now.activations = kept + std::min(needed, unit.kept);
         now.temporaries = needed - std::min(needed, unit.kept);
@@ -74,16 +76,16 @@ MemoryEstimate AtItsPeak(const std::vector<Held>& units, const Layout& l, const 
         if (sums) now.temporaries += 4 * whole_gradients;
         if (!stays) now.gradients = 4 * (sums ? done / static_cast<double>(l.shards()) : done + whole_gradients);
         if (gathers) now.copies += width * (!l.reshard ? whole : next + (at_end ? 0 : unit.elements));
-        if (casts) now.copies += width * unit.elements;
+        if (casts) now.copies += width * unit.trained;
         if (now.total() > most.total()) most = now;
       }
       done += under_way;
-      under_way = unit.elements;
+      under_way = unit.trained;
       // Each further one of them but the last two changes as much as this one did.
       if (k == 2 && unit.count > 5) {
         const auto skipped = static_cast<double>(unit.count - 5);
         kept -= skipped * unit.kept;
-        done += skipped * unit.elements;
+        done += skipped * unit.trained;
         k = unit.count - 3;
       }
     }
@@ -97,31 +99,35 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
   const ModelWork& model = any.OverExpertRanks(l.sizes[Axis::kEp]);
   if (HasCopies(model, l)) return EstimateMemory(WithCopies(model), l, x);
   std::vector<std::vector<Held>> stages(l.sizes[Axis::kPp]);
-  std::vector<ParameterCount> parameters(l.sizes[Axis::kPp]);
+  std::vector<ParameterCount> trained(l.sizes[Axis::kPp]);
+  std::vector<double> frozen_bytes(l.sizes[Axis::kPp], 0);  // whole, in use
+  const double width = static_cast<double>(ByteSize(x.compute));
   const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
   ForEachPart(model, l, x.even_stages, [&](int64_t stage, size_t u, int64_t count) {
     const UnitWork& unit = model.units[u];
-    parameters[stage].Add(unit.parameters, static_cast<double>(count));
+    trained[stage].Add(unit.trained(), static_cast<double>(count));
+    frozen_bytes[stage] += static_cast<double>(count) *
+                           (4 * (InUse(unit.frozen, l) - InUse(unit.narrow, l)) + width * InUse(unit.narrow, l));
     const bool repeated = l.recompute && unit.is_layer;
     Held held;
     held.count = count;
     held.is_layer = unit.is_layer;
     held.elements = InUse(unit.parameters, l);
+    held.trained = InUse(unit.trained(), l);
     held.saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
     held.kept = repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : held.saved;
     held.working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor + (repeated ? held.saved : 0);
     const double input = repeated ? held.kept : 0;
     for (const Instant& instant : unit.instants)
       held.instants.emplace_back(input + instant.home_bytes * home + instant.tensor_bytes * tensor,
-                                 instant.gradients * held.elements);
+                                 instant.gradients * held.trained);
     if (held.instants.empty()) held.instants.emplace_back(input + held.working + (repeated ? 0 : held.saved), 0);
     stages[stage].push_back(held);
   });
   MemoryEstimate fullest;
   const double shards = static_cast<double>(l.shards());
   for (int64_t stage = 0; stage < l.sizes[Axis::kPp]; ++stage) {
-    const double whole = InUse(parameters[stage], l), elements = whole / shards;
-    const double width = static_cast<double>(ByteSize(x.compute));
+    const double whole = InUse(trained[stage], l), elements = whole / shards;
     // Where masters are sharded and weights in use are not, narrower copies are what is used.
     const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
     MemoryEstimate e;
@@ -133,25 +139,28 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
       e.weights /= replicas;
       e.optimizer /= replicas;
     }
+    e.weights += frozen_bytes[stage] / (l.zero_stage == 3 ? shards : 1);
     if (x.keeps_copies) e.copies = width * elements;
     if (uses_copies) e.copies = width * whole;
     if (l.sizes[Axis::kPp] == 1) {
       e = AtItsPeak(stages[stage], l, x, e);
     } else {
       // What a stage keeps for micro-batches to come is not freed as one of them goes.
-      double kept = 0, saved = 0, working = 0, largest = 0, layer = 0;
+      double kept = 0, saved = 0, working = 0, largest = 0, cast = 0, layer = 0, in_use = 0;
       for (const Held& held : stages[stage]) {
         kept += static_cast<double>(held.count) * held.kept;
         saved += static_cast<double>(held.count) * held.saved;
         working = std::max(working, held.working);
         largest = std::max(largest, held.elements);
-        if (held.is_layer) layer = std::max(layer, held.elements);
+        cast = std::max(cast, held.trained);
+        in_use += static_cast<double>(held.count) * held.elements;
+        if (held.is_layer) layer = std::max(layer, held.trained);
       }
       if (l.zero_stage == 3 && l.shards() > 1) {
         // The unit in use, whole, and the next one where it is gathered ahead.
-        e.copies += width * (l.reshard ? 2 * largest : whole);
+        e.copies += width * (l.reshard ? 2 * largest : in_use);
       } else if (l.zero_stage == 3 && !x.keeps_copies && x.compute != DType::kF32) {
-        e.copies += width * largest;
+        e.copies += width * cast;
       }
       const auto most = static_cast<double>(l.accumulation);
       const double in_flight = std::min(most, CopiesInFlight(l, stage));

@@ -67,6 +67,10 @@ inline ModelWork WithCopies(const ModelWork& model) {
   UnitWork& last = copied.units.back();
   last.parameters.Add(model.tied, 1);
   ++last.num_parameters;
+  if (model.tied_are_frozen) {
+    last.frozen.Add(model.tied, 1);
+    ++last.num_frozen;
+  }
   std::vector<KernelWork>& backward = copied.units.front().backward.kernels;
   std::erase_if(backward, [](const KernelWork& k) { return k.purpose == KernelWork::Purpose::kTiedSum; });
   for (const KernelWork& k : backward) {

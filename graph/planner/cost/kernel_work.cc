@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace tacc::graph {
@@ -66,9 +68,9 @@ void GroupedExtents(const Node& node, const OpCall& call, const std::vector<Kind
 }
 
 std::string KeyOf(const UnitWork& u) {
-  std::string key =
-      absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ", u.input_bytes, " ",
-                   u.narrowed_bytes, " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
+  std::string key = absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ",
+                                 u.frozen.total(), " ", u.narrow.total(), " ", u.input_bytes, " ", u.narrowed_bytes,
+                                 " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
   for (const PhaseWork* phase : {&u.forward, &u.backward}) {
     for (const auto* list : {&phase->gathers, &phase->scatters, &phase->exchanges}) {
       absl::StrAppend(&key, " | ");
@@ -79,6 +81,32 @@ std::string KeyOf(const UnitWork& u) {
     }
   }
   return key;
+}
+
+void AddInstant(const Instant& instant, std::vector<Instant>& instants) {
+  const auto bytes = [](const Instant& of) { return of.home_bytes + of.tensor_bytes; };
+  while (!instants.empty() && bytes(instants.back()) <= bytes(instant)) instants.pop_back();
+  if (instants.empty() || instants.back().gradients < instant.gradients) instants.push_back(instant);
+}
+
+std::vector<double> GradientShares(const Graph& graph, size_t first, const std::vector<int>& part,
+                                   const std::map<std::string, int>& makers, const OpTable& ops) {
+  std::set<int> of_gradients;
+  int num_parts = 0;
+  for (const auto& [parameter, maker] : makers) of_gradients.insert(maker);
+  for (int p : part) num_parts = std::max(num_parts, p + 1);
+  std::vector<double> gradients(num_parts, 0), all(num_parts, 0), shares(num_parts, UnitWork().gradients_share);
+  for (size_t i = first; i < graph.nodes.size(); ++i) {
+    const OpDef* def = ops.Find(graph.nodes[i].op);
+    if (def == nullptr || !def->is_matmul || !def->flops || absl::StartsWith(graph.nodes[i].op, "attention")) continue;
+    const double flops = def->flops(CallOf(graph, graph.nodes[i]));
+    all[part[i]] += flops;
+    if (of_gradients.count(static_cast<int>(i)) > 0) gradients[part[i]] += flops;
+  }
+  for (int p = 0; p < num_parts; ++p) {
+    if (all[p] > 0) shares[p] = gradients[p] / all[p];
+  }
+  return shares;
 }
 
 }  // namespace tacc::graph

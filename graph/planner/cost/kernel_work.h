@@ -2,6 +2,8 @@
 #ifndef TACC_GRAPH_PLANNER_COST_KERNEL_WORK_H_
 #define TACC_GRAPH_PLANNER_COST_KERNEL_WORK_H_
 
+#include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,14 @@ void JoinedParts(const Rule& rule, const OpCall& call, KernelWork& k);
 // Sets the extents of a product by experts. Slots are tokens, of which each expert has its part. What features tp
 // splits is known of the weight, or of the gradient's operands.
 void GroupedExtents(const Node& node, const OpCall& call, const std::vector<Kinds>& kinds, KernelWork& k);
+
+// Adds an instant at the end of a unit's. Those before at which no more is needed are none.
+void AddInstant(const Instant& instant, std::vector<Instant>& instants);
+
+// UnitWork::gradients_share of each part: part[i] is that of node i, those of the backward begin at `first`, and
+// makers[parameter] makes its gradient.
+std::vector<double> GradientShares(const Graph& graph, size_t first, const std::vector<int>& part,
+                                   const std::map<std::string, int>& makers, const OpTable& ops);
 
 // Equal for units that a layout treats alike.
 std::string KeyOf(const UnitWork& u);

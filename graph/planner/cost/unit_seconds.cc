@@ -74,8 +74,7 @@ UnitSeconds UnitEstimator::Unit(const UnitWork& unit) const {
   s.expert = forward.expert + again.expert + backward.expert;
   const double scale = device > 0 ? s.compute / device : 0;
   s.in_forward = scale * forward.device + forward.tensor + forward.context + forward.expert;
-  // About half of what a backward computes with weights.
-  s.in_weights = scale * (backward.device - backward.in_ring) / 2;
+  s.in_weights = scale * (backward.device - backward.in_ring) * unit.gradients_share;
   if (l_.shards() > 1 && l_.zero_stage >= 2) AddData(unit, {forward, again, backward}, scale, s);
   if (l_.shards() > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
   if (l_.shards() > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);
@@ -118,9 +117,12 @@ double UnitEstimator::Send(double bytes_of_sample) const {
 
 void UnitEstimator::AddData(const UnitWork& unit, const Phases& phases, double scale, UnitSeconds& s) const {
   const double tensors = std::max(1, unit.num_parameters), elements = InUse(unit.parameters, l_);
+  const double trained_tensors = std::max(1, unit.num_parameters - unit.num_frozen);
   const double gather = Collectives(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, tensors, g_.shards);
-  const double reduce =
-      Collectives(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, tensors, g_.shards);
+  const double trained = InUse(unit.trained(), l_);
+  const double reduce = trained <= 0 ? 0
+                                     : Collectives(sums_, CollectiveKind::kReduceScatter, trained * x_.gradient_bytes,
+                                                   trained_tensors, g_.shards);
   const double gathers = l_.zero_stage < 3 ? 0 : gather + CopiesOfGather(unit);
   const double gathers_again = l_.reshard ? gathers : 0;
   const double sums = l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0;
@@ -178,10 +180,15 @@ double UnitEstimator::Replicate(const ParameterCount& p, const GroupShape& group
 
 double UnitEstimator::CopiesOfGather(const UnitWork& unit) const {
   double elements = 0;
-  for (const WeightDims& weight : unit.weights) {
+  const auto count = [&](const WeightDims& weight) {
     const Shards shards = ShardsOf(weight, l_);
     const bool lie_so = m_.shares_cores ? shards.rows <= 1 : shards.are_equal && shards.rows <= kMaxRowsInPlace;
     if (!lie_so) elements += shards.elements;
+  };
+  for (const WeightDims& weight : unit.weights) count(weight);
+  // With less than stage 3 only what the update has changed is gathered.
+  for (const WeightDims& weight : unit.frozen_weights) {
+    if (l_.zero_stage == 3) count(weight);
   }
   return CopySeconds(m_, elements * x_.weight_bytes);
 }

@@ -106,10 +106,21 @@ struct UnitWork {
   bool is_layer = false;  // pp cuts between layers
   PhaseWork forward, backward;
   ParameterCount parameters;
-  int num_parameters = 0;           // tensors, each gathered by a collective of its own; 0: all by one
-  std::vector<WeightDims> weights;  // of them, what copies around collectives follow from; none: no copies
-  double input_bytes = 0;           // that comes from the unit before; split as kHome
-  double narrowed_bytes = 0;        // of these, what is spared where they are kept in a narrower type for the backward
+  ParameterCount frozen;   // of them, those that are not trained
+  ParameterCount narrow;   // of these, those that rest in the type that products compute in
+  int num_parameters = 0;  // tensors, each gathered by a collective of its own; 0: all by one
+  int num_frozen = 0;      // of them, those that are not trained
+  // The dims of those that are trained, and of the others, what copies around collectives follow from; none: no copies.
+  std::vector<WeightDims> weights, frozen_weights;
+  ParameterCount trained() const {
+    ParameterCount rest = parameters;
+    rest.Add(frozen, -1);
+    return rest;
+  }
+  double gradients_share =
+      0.5;                    // of the backward's products with weights, by FLOPs: those that make gradients of weights
+  double input_bytes = 0;     // that comes from the unit before; split as kHome
+  double narrowed_bytes = 0;  // of these, what is spared where they are kept in a narrower type for the backward
   double saved_home_bytes = 0;      // kept from forward to backward, split as kHome
   double saved_tensor_bytes = 0;    // the same, split as kTensor
   double working_home_bytes = 0;    // temporaries at the peak of the backward beside what is saved
@@ -123,6 +134,7 @@ struct ModelWork {
   // Of the parameters before the layers, those that what comes after them uses too (a tied embedding): with stages the
   // last one has them as well.
   ParameterCount tied;
+  bool tied_are_frozen = false;
   int64_t seq_len = 0;
   // What tp, cp and ep must divide; 0: no limit.
   int64_t num_heads = 0, num_kv_heads = 0, num_experts = 0;

@@ -15,8 +15,9 @@ namespace {
 
 // Numbers of devices that are tried: each is a search.
 constexpr int kMaxTries = 24;
-// Weights and two moments of AdamW in float32: of all ranks together the least.
-constexpr double kBytesOfParameter = 12;
+// Of all ranks together the least: of a parameter that is trained the weight and two moments of AdamW in float32, of
+// one that is frozen 16 bits.
+constexpr double kBytesOfTrained = 12, kBytesOfFrozen = 2;
 
 std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }
 
@@ -41,8 +42,10 @@ int64_t Next(int64_t devices) {
 // "9 such CPU workers (fsdp=9)": the fewest devices of the request's kind; "" when none of those tried will do.
 std::string MoreDevices(const PlanRequest& request, const Candidate& smallest, const ForwardBuilder& model,
                         const OpTable& ops) {
-  const auto least = static_cast<int64_t>(std::ceil(kBytesOfParameter * static_cast<double>(smallest.num_parameters) /
-                                                    static_cast<double>(request.device.memory_bytes)));
+  const auto trained = static_cast<double>(smallest.num_trained_parameters);
+  const double bytes =
+      kBytesOfTrained * trained + kBytesOfFrozen * (static_cast<double>(smallest.num_parameters) - trained);
+  const auto least = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(request.device.memory_bytes)));
   int64_t devices = std::max(request.world + 1, least);
   for (int tries = 0; tries < kMaxTries; ++tries, devices = Next(devices)) {
     PlanRequest more = request;

@@ -79,10 +79,13 @@ std::string WorkInWords(const Finalist& finalist) {
   const Candidate& c = finalist.candidate;
   const Plan& plan = c.plan;
   return absl::StrCat(
-      "The job trains ", CountText(static_cast<double>(c.num_parameters)), " parameters in ", Name(plan.compute_dtype),
-      " on ", ClusterText(finalist.cluster), ". A step takes in ", Plural(plan.global_batch(), "sample"), " of ",
-      WholeText(plan.seq_len), " tokens: ", Plural(plan.micro_batch, "sample"), " on each ",
-      DeviceWord(finalist.cluster), " at a time",
+      "The job trains ", CountText(static_cast<double>(c.num_trained_parameters)),
+      c.num_trained_parameters < c.num_parameters
+          ? absl::StrCat(" of ", CountText(static_cast<double>(c.num_parameters)))
+          : std::string(),
+      " parameters in ", Name(plan.compute_dtype), " on ", ClusterText(finalist.cluster), ". A step takes in ",
+      Plural(plan.global_batch(), "sample"), " of ", WholeText(plan.seq_len),
+      " tokens: ", Plural(plan.micro_batch, "sample"), " on each ", DeviceWord(finalist.cluster), " at a time",
       plan.accumulation > 1 ? absl::StrCat(", ", WholeText(plan.accumulation), " times before the weights change")
                             : std::string(),
       ".");

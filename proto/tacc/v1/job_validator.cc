@@ -55,6 +55,7 @@ std::vector<JobDiagnostic> JobValidator::Run(const v1::JobSpec& spec) {
   }
   CheckModel(spec);
   CheckTrain(spec);
+  CheckFinetuning(spec);
   CheckLayout(spec);
   CheckCompute(spec.compute());
   CheckMemory(spec.memory());
@@ -243,31 +244,6 @@ void JobValidator::CheckModel(const v1::JobSpec& spec) {
   } else if (model.has_graph() && model.weights() == v1::WEIGHTS_PRETRAINED) {
     Add("model.weights", "model.weights = pretrained needs model.path; the weights of model.graph are random",
         {"model.path", "model.graph"});
-  }
-}
-
-void JobValidator::CheckTrain(const v1::JobSpec& spec) {
-  const v1::TrainSpec& train = spec.train();
-  if (train.has_max_steps() && train.has_num_train_epochs()) {
-    Add("train.num_train_epochs", "train.max_steps and train.num_train_epochs are both given; keep one",
-        {"train.max_steps"});
-  } else if (spec.has_train() && !train.has_max_steps() && !train.has_num_train_epochs()) {
-    Add("train.max_steps", "train.max_steps is missing; give it, or train.num_train_epochs",
-        {"train.num_train_epochs"});
-  }
-  if (train.has_max_steps() && train.max_steps() >= 1 && train.warmup_steps() > train.max_steps()) {
-    Add("train.warmup_steps",
-        absl::StrCat("train.warmup_steps = ", train.warmup_steps(),
-                     " is more than train.max_steps = ", train.max_steps()),
-        {"train.max_steps"});
-  }
-  if (train.has_eval_steps() && spec.has_data() && !spec.data().has_eval_path()) {
-    Add("train.eval_steps", "train.eval_steps needs data.eval_path; give the folder of the held-out data",
-        {"data.eval_path"});
-  }
-  if (spec.eval().has_max_batches() && spec.has_data() && !spec.data().has_eval_path()) {
-    Add("eval.max_batches", "eval.max_batches needs data.eval_path; give the folder of the held-out data",
-        {"data.eval_path"});
   }
 }
 

@@ -38,6 +38,7 @@ class JobValidator {
   void CheckPins(const v1::DistSpec& dist);
   void CheckModel(const v1::JobSpec& spec);
   void CheckTrain(const v1::JobSpec& spec);
+  void CheckFinetuning(const v1::JobSpec& spec);
 
   // The sizes of the layout that the job sets.
   struct AxisSize {

@@ -24,6 +24,8 @@ void FillDefaults(Message* message) {
     const FieldDescriptor* field = type.field(i);
     if (field->is_repeated()) continue;
     if (field->message_type() != nullptr) {
+      const bool is_absent = !reflection.HasField(*message, field);
+      if (is_absent && field->options().GetExtension(v1::rule).presence()) continue;
       FillDefaults(reflection.MutableMessage(message, field));
     } else if (field->has_default_value() && !reflection.HasField(*message, field)) {
       switch (field->cpp_type()) {

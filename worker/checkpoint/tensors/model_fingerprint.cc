@@ -36,15 +36,11 @@ absl::Status HashTensor(const std::string& name, const TensorInFile& tensor, int
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ModelFingerprint(const std::string& directory, int64_t budget_bytes) {
-  const absl::StatusOr<WeightFiles> listed = FindWeightFiles(directory);
-  if (!listed.ok()) return listed.status();
+absl::StatusOr<std::string> FingerprintOf(const std::vector<std::string>& paths, int64_t budget_bytes) {
   std::vector<std::unique_ptr<InputFile>> files;
   std::map<std::string, TensorInFile> tensors;
   int64_t num_bytes = 0;
-  for (const std::string& path : listed->paths) {
+  for (const std::string& path : paths) {
     absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
     if (!file.ok()) return file.status();
     const absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(**file);
@@ -61,6 +57,26 @@ absl::StatusOr<std::string> ModelFingerprint(const std::string& directory, int64
     if (absl::Status status = HashTensor(name, tensor, one_in, &sha256); !status.ok()) return status;
   }
   return absl::StrCat(tensors.size(), " tensors, ", num_bytes, " bytes, ", sha256.HexDigest().substr(0, kShownDigits));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ModelFingerprint(const std::string& directory, int64_t budget_bytes) {
+  const absl::StatusOr<WeightFiles> files = FindWeightFiles(directory);
+  if (!files.ok()) return files.status();
+  return FingerprintOf(files->paths, budget_bytes);
+}
+
+absl::StatusOr<std::string> AdapterFingerprint(const std::string& directory, const std::string& base) {
+  const std::string path = absl::StrCat(directory, "/", kAdapterFileName);
+  const absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(path);
+  if (!file.ok()) return file.status();
+  const std::map<std::string, std::string>& metadata = (*file)->header().metadata;
+  if (const auto of = metadata.find(kAdapterBaseKey); of != metadata.end() && of->second != base) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": the adapter was trained on a base model of ", of->second,
+                                                   ", but model.path holds ", base, "; give the model that it is of"));
+  }
+  return FingerprintOf({path}, std::max<int64_t>((*file)->num_bytes(), 1));
 }
 
 }  // namespace tacc::worker

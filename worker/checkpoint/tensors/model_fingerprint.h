@@ -19,6 +19,14 @@ inline constexpr int64_t kFingerprintBytes = int64_t{1} << 30;
 // Errors as ModelWeights::Open.
 absl::StatusOr<std::string> ModelFingerprint(const std::string& directory, int64_t budget_bytes = kFingerprintBytes);
 
+// The same of an adapter's folder (adapter_model.safetensors), in all its bytes. `base`: the fingerprint of the model
+// that it is to be used with. InvalidArgument, beside damage: the file says that it was trained on another one, as one
+// does that this program has written (kAdapterBaseKey).
+absl::StatusOr<std::string> AdapterFingerprint(const std::string& directory, const std::string& base);
+
+// In the metadata of adapter_model.safetensors: the fingerprint of the base.
+inline constexpr char kAdapterBaseKey[] = "base_model";
+
 }  // namespace tacc::worker
 
 #endif  // TACC_WORKER_CHECKPOINT_TENSORS_MODEL_FINGERPRINT_H_

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/tensors/element.h"
@@ -99,6 +100,18 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::stri
     }
   }
   return model;
+}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::OpenAdapter(const std::string& directory) {
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
+      SafetensorsFile::Open(absl::StrCat(directory, "/", kAdapterFileName));
+  if (!file.ok()) return file.status();
+  std::unique_ptr<ModelWeights> adapter(new ModelWeights());
+  adapter->directory_ = directory;
+  for (const auto& [name, entry] : (*file)->header().tensors)
+    adapter->tensors_.emplace(std::string(absl::StripPrefix(name, kAdapterPrefix)), Tensor{file->get(), &entry});
+  adapter->files_.push_back(*std::move(file));
+  return adapter;
 }
 
 absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape,

@@ -21,6 +21,10 @@ namespace tacc::worker {
 bool IsStack(const std::string& name);
 std::string StackEntryName(const std::string& name, int64_t entry);
 
+// What peft's files have before the names of a model's tensors and modules.
+inline constexpr char kAdapterPrefix[] = "base_model.model.";
+inline constexpr char kAdapterFileName[] = "adapter_model.safetensors";
+
 // The files that hold a directory's weights.
 struct WeightFiles {
   std::vector<std::string> paths;            // In order.
@@ -40,6 +44,10 @@ class ModelWeights {
   // NotFound when the directory has neither file; InvalidArgument names a damaged file, a file or tensor that the index
   // names but is not there, and a tensor that two files have.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Open(const std::string& directory);
+
+  // The weights of an adapter's folder (adapter_model.safetensors), under the names that they have in the model:
+  // without kAdapterPrefix. NotFound when there is no such file; InvalidArgument: it is damaged.
+  static absl::StatusOr<std::unique_ptr<ModelWeights>> OpenAdapter(const std::string& directory);
 
   // All tensors by name; a directory in one file has exactly that file's.
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }

@@ -272,10 +272,11 @@ absl::Status Expect(const v1::CheckPaths& request, double patience_seconds) {
   }
 }
 
-// What the coordinator compares: not the file, which may be long and is there once a checkpoint.
-std::string WithoutConfigFile(const std::string& identity) {
+// What the coordinator compares: not config.json and the names of what is frozen, which may be long and are there once
+// a checkpoint.
+std::string WithoutLongEntries(const std::string& identity) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(identity, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || json.erase("config_json") == 0) return identity;
+  if (!json.is_object() || json.erase("config_json") + json.erase("frozen") == 0) return identity;
   return json.dump();
 }
 
@@ -301,7 +302,7 @@ void Describe(const v1::CheckPaths& request, const std::string& name, const std:
   const Manifest& manifest = (*checkpoint)->manifest();
   found.set_step(manifest.step);
   found.set_attempt(static_cast<int32_t>(manifest.attempt));
-  found.set_identity(WithoutConfigFile(manifest.identity));
+  found.set_identity(WithoutLongEntries(manifest.identity));
   int64_t num_bytes = 0;
   for (const ManifestFile& file : manifest.files) num_bytes += file.num_bytes;
   found.set_size_bytes(num_bytes);

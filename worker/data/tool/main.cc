@@ -120,10 +120,16 @@ int Check(const CheckRequest& request) {
   return kOk;
 }
 
-int Fingerprint(const std::string& model_dir) {
+int Fingerprint(const std::string& model_dir, const std::string& adapter_dir) {
   const auto fingerprint = ModelFingerprint(model_dir);
   if (!fingerprint.ok()) return Fail(fingerprint.status());
-  std::cout << *fingerprint << "\n";
+  std::cout << *fingerprint;
+  if (!adapter_dir.empty()) {
+    const auto adapter = AdapterFingerprint(adapter_dir, *fingerprint);
+    if (!adapter.ok()) return Fail(adapter.status());
+    std::cout << ", adapter " << *adapter;
+  }
+  std::cout << "\n";
   return kOk;
 }
 
@@ -188,11 +194,12 @@ int Main(int argc, char** argv) {
     exit_code = Check(check);
   });
 
-  std::string model_dir;
+  std::string model_dir, adapter_dir;
   CLI::App* fingerprint_command =
       app.add_subcommand("fingerprint", "Print which pretrained weights a model folder holds: one line");
   fingerprint_command->add_option("--model", model_dir, "Folder of the model")->required();
-  fingerprint_command->callback([&] { exit_code = Fingerprint(model_dir); });
+  fingerprint_command->add_option("--adapter", adapter_dir, "Folder of an adapter of it, whose weights count too");
+  fingerprint_command->callback([&] { exit_code = Fingerprint(model_dir, adapter_dir); });
 
   ExportRequest request;
   CLI::App* export_command = app.add_subcommand("export", "Write a checkpoint as a plain Hugging Face model folder");
@@ -203,7 +210,12 @@ int Main(int argc, char** argv) {
       "--data", request.data_dir,
       "Folder of the data, for its tokenizer where the model has none (default: the checkpoint's)");
   export_command->add_option("--out", request.out_dir, "The new folder")->required();
-  export_command->callback([&] { exit_code = Export(request); });
+  bool merge = false;
+  export_command->add_flag("--merge", merge, "Of adapters: the whole model, with the adapters added to its weights");
+  export_command->callback([&] {
+    if (merge) request.adapters = ExportRequest::Adapters::kMerged;
+    exit_code = Export(request);
+  });
 
   try {
     app.parse(argc, argv);

@@ -104,7 +104,7 @@ absl::Status Stop(RankParts& parts, int64_t step) {
 absl::Status CheckWeights(RankParts& parts, int64_t step) {
   bool is_finite = true;
   for (const graph::State& state : parts.program.states) {
-    if (state.kind != graph::StateKind::kWeight) continue;
+    if (state.kind != graph::StateKind::kWeight || state.role == graph::WeightRole::kFrozen) continue;
     TACC_ASSIGN_OR_RETURN(const bool is_this_finite, parts.states->IsFinite(state.name));
     is_finite = is_finite && is_this_finite;
   }

@@ -1,11 +1,14 @@
 #include "worker/rank/run/load_states.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/tensors/model_fingerprint.h"
 #include "worker/rank/protocol/failure_codes.h"
 
 namespace tacc::worker {
@@ -22,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenWhole(RankParts& parts, const st
   return checkpoint;
 }
 
-absl::StatusOr<StartPoint> LoadCheckpoint(RankParts& parts, const std::string& name) {
+absl::StatusOr<StartPoint> LoadCheckpoint(RankParts& parts, const std::string& name, const InitialWeights& initial) {
   const bool is_path = absl::StartsWith(name, "/");
   const std::string path = is_path ? name : absl::StrCat(parts.start.checkpoint_dir, "/", name);
   parts.Show(Activity::kLoadingCheckpoint);
@@ -33,21 +36,48 @@ absl::StatusOr<StartPoint> LoadCheckpoint(RankParts& parts, const std::string& n
     // Another one can take its place, but for what the user named.
     return is_path ? checkpoint.status() : WithFailureCode(checkpoint.status(), "checkpoint_damaged");
   }
-  TACC_RETURN_IF_ERROR(parts.states->Load(**checkpoint));
+  TACC_RETURN_IF_ERROR(parts.states->Load(**checkpoint, initial));
   return StartPoint{(*checkpoint)->manifest().step, path};
+}
+
+bool HasFrozen(const graph::Program& program) {
+  return std::any_of(program.states.begin(), program.states.end(),
+                     [](const graph::State& state) { return state.role == graph::WeightRole::kFrozen; });
+}
+
+// Checkpoints do not hold what is frozen, so its files must stay as they were when the training began.
+absl::Status CheckBase(const StartFile& start) {
+  const std::string wanted = BaseFingerprint(ParseIdentity(start.identity).weights);
+  if (start.rank != 0 || wanted.empty()) return absl::OkStatus();
+  TACC_ASSIGN_OR_RETURN(const std::string found, OfFiles(ModelFingerprint(start.model_dir)));
+  if (found == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(start.model_dir, ": the weights have changed since the training began, which reads those that are ",
+                   "frozen from there: they are now ", found, ", but the job is of ", wanted,
+                   "; put them back, or begin again with a name or checkpoint.dir of its own"));
 }
 
 }  // namespace
 
 absl::StatusOr<StartPoint> LoadStates(RankParts& parts) {
   const StartFile& start = parts.start;
-  if (!start.resume.empty()) return LoadCheckpoint(parts, start.resume);
-  parts.Show(Activity::kLoadingWeights);
-  std::unique_ptr<ModelWeights> weights;
-  if (start.weights == StartFile::Weights::kPretrained) {
+  const bool is_resumed = !start.resume.empty();
+  std::unique_ptr<ModelWeights> weights, adapter;
+  InitialWeights initial;
+  initial.seed = start.seed;
+  if (start.weights == StartFile::Weights::kPretrained && (!is_resumed || HasFrozen(parts.program))) {
+    parts.Show(Activity::kLoadingWeights);
+    if (HasFrozen(parts.program)) TACC_RETURN_IF_ERROR(CheckBase(start));
     TACC_ASSIGN_OR_RETURN(weights, OfFiles(ModelWeights::Open(start.model_dir)));
+    initial.model = weights.get();
   }
-  TACC_RETURN_IF_ERROR(parts.states->Initialize(weights.get(), start.seed));
+  if (!start.adapter_dir.empty() && !is_resumed) {
+    TACC_ASSIGN_OR_RETURN(adapter, OfFiles(ModelWeights::OpenAdapter(start.adapter_dir)));
+    initial.adapter = adapter.get();
+  }
+  if (is_resumed) return LoadCheckpoint(parts, start.resume, initial);
+  parts.Show(Activity::kLoadingWeights);
+  TACC_RETURN_IF_ERROR(parts.states->Initialize(initial));
   return StartPoint{};
 }
 

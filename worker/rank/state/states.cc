@@ -42,10 +42,6 @@ const char* SafetensorsName(DType dtype) {
   return "";
 }
 
-bool IsSaved(const State& state) {
-  return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
-}
-
 // A file that was there and cannot be read may be readable again.
 absl::Status OfReading(absl::Status status) {
   return absl::IsUnavailable(status) ? OfFiles(std::move(status)) : status;
@@ -118,6 +114,11 @@ Rectangle RankStates::RectangleOf(const State& state) const {
     rectangle.shape.push_back(range.end - range.begin);
   }
   return rectangle;
+}
+
+bool RankStates::IsSaved(const State& state) const {
+  if (state.kind == StateKind::kWeight) return saves_frozen_ || state.role != graph::WeightRole::kFrozen;
+  return state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
 }
 
 // Ranks that hold the same rectangle differ on axes that do not shard the state only, or are on stages that share it.
@@ -249,15 +250,24 @@ absl::Status RankStates::FillCopies(const ReadFloat& read) {
   return absl::OkStatus();
 }
 
-absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) {
+absl::Status RankStates::ReadInitial(const State& state, const graph::Dims& dims, const Rectangle& wanted,
+                                     const InitialWeights& initial, float* out) {
+  const ModelWeights* from = initial.model;
+  if (state.role == graph::WeightRole::kAdapter || state.kind == StateKind::kLossScale) from = nullptr;
+  if (state.role != graph::WeightRole::kFrozen && state.kind == StateKind::kWeight && initial.adapter != nullptr)
+    from = initial.adapter;
+  if (from == nullptr) return ReadRandom(state, dims, wanted, initial.seed, out);
+  const graph::Dims& logical = state.logical_dims();
+  return ReadParts(wanted, dims, logical, out, [&](const Rectangle& part, float* to) {
+    return OfReading(from->ReadFloat(ParameterOf(state), logical, part, to));
+  });
+}
+
+absl::Status RankStates::Initialize(const InitialWeights& initial) {
   ClearAll();
-  const ReadFloat read = [&](const State& weight, const graph::Dims& dims, const Rectangle& rectangle, float* out) {
-    if (weights == nullptr || weight.kind == StateKind::kLossScale)
-      return ReadRandom(weight, dims, rectangle, seed, out);
-    const graph::Dims& logical = weight.logical_dims();
-    return ReadParts(rectangle, dims, logical, out, [&](const Rectangle& part, float* to) {
-      return OfReading(weights->ReadFloat(ParameterOf(weight), logical, part, to));
-    });
+  saves_frozen_ = initial.model == nullptr;
+  const ReadFloat read = [&](const State& state, const graph::Dims& dims, const Rectangle& rectangle, float* out) {
+    return ReadInitial(state, dims, rectangle, initial, out);
   };
   for (const State& state : program_.states) {
     if (state.kind == StateKind::kWeight || state.kind == StateKind::kLossScale)
@@ -266,10 +276,12 @@ absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) 
   return FillCopies(read);
 }
 
-absl::Status RankStates::Load(const Checkpoint& checkpoint) {
+absl::Status RankStates::Load(const Checkpoint& checkpoint, const InitialWeights& initial) {
   ClearAll();
+  saves_frozen_ = initial.model == nullptr;
   const ReadFloat read = [&](const State& state, const graph::Dims& dims, const Rectangle& rectangle,
                              float* out) -> absl::Status {
+    if (!IsSaved(state)) return ReadInitial(state, dims, rectangle, initial, out);
     const std::string& name = state.name;
     const auto it = checkpoint.manifest().tensors.find(name);
     // Steps in another precision had no loss scale.
@@ -295,7 +307,7 @@ absl::Status RankStates::Load(const Checkpoint& checkpoint) {
     });
   };
   for (const State& state : program_.states) {
-    if (IsSaved(state)) TACC_RETURN_IF_ERROR(Fill(state, state, read));
+    if (IsSaved(state) || state.kind == StateKind::kWeight) TACC_RETURN_IF_ERROR(Fill(state, state, read));
   }
   return FillCopies(read);
 }

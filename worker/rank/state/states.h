@@ -1,3 +1,4 @@
+// The states of a rank: how they begin, and how they get into and out of checkpoints.
 #ifndef TACC_WORKER_RANK_STATE_STATES_H_
 #define TACC_WORKER_RANK_STATE_STATES_H_
 
@@ -21,6 +22,13 @@ namespace tacc::worker {
 // A state's memory on this rank, by name (Executor::state).
 using StateViews = std::function<kernels::TensorView(const std::string&)>;
 
+// What weights begin with: those of the model's files, or random.
+struct InitialWeights {
+  const ModelWeights* model = nullptr;    // null: random
+  const ModelWeights* adapter = nullptr;  // an adapter's folder; null: new adapters
+  uint64_t seed = 0;                      // of what is random
+};
+
 // The states of one rank of a program: how they begin, and how they get into and out of checkpoints. Any layout reads
 // what any other wrote: a rank reads its own rectangle of each logical tensor.
 class RankStates {
@@ -31,17 +39,19 @@ class RankStates {
              std::function<void()> progress = nullptr)
       : program_(*program), rank_(rank), device_(*device), views_(std::move(views)), progress_(std::move(progress)) {}
 
-  // Weights from a model's files, or, without `weights`, random by each state's `init`, keyed by seed, name and logical
-  // index: the same for any layout. The loss scale by its `init`. Copies are cast from the weights, all else becomes
-  // zero. Padding becomes zero. InvalidArgument, NotFound: a tensor is missing or has another shape; both sides are
-  // named.
-  absl::Status Initialize(const ModelWeights* weights, uint64_t seed);
+  // Weights from the model's files, or random by each state's `init`, keyed by seed, name and logical index: the same
+  // for any layout. Adapters, and what is trained beside them, from the adapter's folder where there is one; new ones
+  // are random in any case. The loss scale by its `init`. Copies are cast from the weights, all else becomes zero.
+  // Padding becomes zero. InvalidArgument, NotFound: a tensor is missing or has another shape; both sides are named.
+  absl::Status Initialize(const InitialWeights& initial);
 
   // Weights, optimizer states and, where it has them, the loss scale's from a checkpoint; the rest as Initialize.
-  // InvalidArgument: the checkpoint's tensors are not the program's.
-  absl::Status Load(const Checkpoint& checkpoint);
+  // Frozen weights are the model's, of which a checkpoint has none. InvalidArgument: the checkpoint's tensors are not
+  // the program's.
+  absl::Status Load(const Checkpoint& checkpoint, const InitialWeights& initial);
 
-  // What this rank writes: weights and optimizer states of which it is the first replica, without padding.
+  // What this rank writes: weights and optimizer states of which it is the first replica, without padding; of frozen
+  // weights only those that were random.
   struct Shard {
     std::vector<ShardTensor> tensors;
     std::deque<std::vector<char>> copies;  // Of what is not dense in the states' own memory.
@@ -61,9 +71,13 @@ class RankStates {
   using ReadFloat = std::function<absl::Status(const graph::State& state, const graph::Dims& dims,
                                                const Rectangle& rectangle, float* out)>;
 
+  // A weight, or the loss scale, as it is at the start.
+  static absl::Status ReadInitial(const graph::State& state, const graph::Dims& dims, const Rectangle& wanted,
+                                  const InitialWeights& initial, float* out);
   static absl::Status ReadRandom(const graph::State& weight, const graph::Dims& dims, const Rectangle& wanted,
                                  uint64_t seed, float* out);
   Rectangle RectangleOf(const graph::State& state) const;
+  bool IsSaved(const graph::State& state) const;
   bool IsFirstReplica(const graph::State& state) const;
   // The shard without data.
   std::vector<ShardTensor> DescribeShard() const;
@@ -82,6 +96,7 @@ class RankStates {
   Device& device_;
   StateViews views_;
   std::function<void()> progress_;
+  bool saves_frozen_ = true;  // They are in no model's files.
 };
 
 }  // namespace tacc::worker
