@@ -116,6 +116,7 @@ std::vector<Family> VariantsOfLlama() {
        .layer_classes = {"Gemma2DecoderLayer"},
        .names = Gemma2Names(),
        .harmless = GemmaHarmlessKeys(),
+       .lora_targets = {"q_proj", "v_proj"},
        .read = ReadGemma2},
       {.name = "gemma3",
        .model_types = {"gemma3_text"},
@@ -123,6 +124,7 @@ std::vector<Family> VariantsOfLlama() {
        .layer_classes = {"Gemma3DecoderLayer"},
        .names = Gemma3Names(),
        .harmless = GemmaHarmlessKeys(),
+       .lora_targets = {"q_proj", "v_proj"},
        .read = ReadGemma3},
   };
 }
@@ -194,6 +196,7 @@ std::vector<Family> OtherFamilies() {
        .names = Gpt2Names(),
        .harmless = Gpt2HarmlessKeys(),
        .old_buffers = {".attn.bias", ".attn.masked_bias"},
+       .lora_targets = {"c_attn"},
        .read = ReadGpt2},
       // *_prob: of GPT-NeoX's own configs, read by no code of transformers.
       {.name = "gpt_neox",
@@ -203,12 +206,14 @@ std::vector<Family> OtherFamilies() {
        .names = GptNeoXNames(),
        .harmless = {"attention_probs_dropout_prob", "hidden_dropout_prob"},
        .old_buffers = {".attention.bias", ".attention.masked_bias"},
+       .lora_targets = {"query_key_value"},
        .read = ReadGptNeoX},
       {.name = "falcon",
        .model_types = {"falcon"},
        .architectures = {"FalconForCausalLM"},
        .layer_classes = {"FalconDecoderLayer"},
        .names = FalconNames(),
+       .lora_targets = {"query_key_value"},
        .read = ReadFalcon},
       {.name = "bloom",
        .model_types = {"bloom"},

@@ -121,6 +121,27 @@ def test_peft_loads_the_adapter_and_the_merged_model_is_the_same(cluster, base, 
     assert not cluster.warnings(lora)
 
 
+def test_matrices_that_lie_transposed_in_the_files(cluster, data, tmp_path):
+    """GPT-2's are [in, out], one of them square: peft's fan_in_fan_out. By default its fused q, k and v are adapted."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    GPT2LMHeadModel(GPT2Config(**shape, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0, bos_token_id=None, eos_token_id=0)).save_pretrained(tmp_path / "gpt2")
+    for name, lora, targets in (("default", {"r": 4}, ["c_attn"]), ("all", {"r": 4, "target_modules": "all-linear"}, ["c_attn", "c_fc", "c_proj"])):
+        job = train(cluster, lora_job(tmp_path / name, tmp_path / "gpt2", data, name=f"gpt2-{name}", train={"lora": lora, "learning_rate": 0.05}))
+        points = cluster.points(job)
+        assert points[-1]["loss"] < 0.98 * points[0]["loss"]
+        config = json.loads((exported(cluster, job) / "adapter_config.json").read_text())
+        assert config["target_modules"] == targets and config["fan_in_fan_out"] is True
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2"), exported(cluster, job))
+        cluster.ctl("export", job, "--merge", "--out", tmp_path / name / "merged")
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path / name / "merged")
+        assert (logits(whole) - logits(model)).norm() <= 1e-6 * logits(model).norm()
+        assert (logits(whole) - logits(AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2"))).norm() > 0.01
+
+
 def test_the_loss_of_the_exported_adapter_is_the_held_out_one(cluster, base, tmp_path):
     import numpy as np
     from peft import PeftModel

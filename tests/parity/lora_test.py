@@ -22,7 +22,8 @@ BF16_DRAWS = 3
 RANK = 3
 
 # Family, case, target modules: separate products with grouped heads; q, k and v fused, of a head after the other, with biases; the same of groups,
-# three weights in our programs, with gate and up fused; one behind the other; attention of mixtures; a head of its own.
+# three weights in our programs, with gate and up fused; one behind the other; matrices that lie transposed in the files (GPT-2's Conv1D); attention
+# of mixtures; a head of its own.
 CASES = [
     ("llama", "grouped heads, llama3 rope", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     ("llama", "one kv head, linear rope", ["v_proj", "lm_head"]),
@@ -31,6 +32,11 @@ CASES = [
     ("chatglm", "as ChatGLM3", ["query_key_value", "dense_h_to_4h"]),
     ("baichuan", None, ["W_pack", "o_proj"]),
     ("glm", None, ["q_proj", "gate_up_proj"]),
+    ("gpt2", None, ["c_attn", "c_fc", "c_proj"]),
+    ("gpt_neox", None, ["query_key_value", "dense"]),
+    ("falcon", None, ["query_key_value"]),
+    ("gemma2", "windows and soft caps", ["q_proj", "v_proj"]),
+    ("phi3", None, ["qkv_proj", "gate_up_proj"]),
     ("mixtral", None, ["q_proj", "v_proj", "o_proj"]),
     ("olmoe", None, ["k_proj", "v_proj"]),
 ]

@@ -69,8 +69,13 @@ absl::StatusOr<std::shared_ptr<std::vector<float>>> ReadAll(const ExportTensor& 
   return values;
 }
 
-// What the products of adapters are multiplied by.
-absl::StatusOr<double> ScaleOf(const std::string& adapter_config) {
+// How the products of adapters are added to the matrices of the model.
+struct Adding {
+  double scale = 1;
+  bool transposed = false;  // The matrices are [in, out].
+};
+
+absl::StatusOr<Adding> AddingOf(const std::string& adapter_config) {
   const nlohmann::json config = nlohmann::json::parse(adapter_config, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object() || !config.contains("r") || !config["r"].is_number() || config["r"].get<double>() <= 0 ||
       !config.contains("lora_alpha") || !config["lora_alpha"].is_number()) {
@@ -79,7 +84,10 @@ absl::StatusOr<double> ScaleOf(const std::string& adapter_config) {
   }
   const double r = config["r"].get<double>();
   const bool is_stabilized = config.contains("use_rslora") && config["use_rslora"] == true;
-  return config["lora_alpha"].get<double>() / (is_stabilized ? std::sqrt(r) : r);
+  Adding adding;
+  adding.scale = config["lora_alpha"].get<double>() / (is_stabilized ? std::sqrt(r) : r);
+  adding.transposed = config.contains("fan_in_fan_out") && config["fan_in_fan_out"] == true;
+  return adding;
 }
 
 // The tensor that holds the weight of a module; null: none.
@@ -93,19 +101,25 @@ ExportTensor* WeightOf(std::string module, const std::map<std::string, ExportTen
   }
 }
 
-// Rows of `base` with scale b a added: a is [rank, row_elements], b [num_rows, rank].
-TensorSource WithProduct(TensorSource base, std::shared_ptr<std::vector<float>> a,
-                         std::shared_ptr<std::vector<float>> b, int64_t rank, double scale) {
+// A matrix, each of whose entries is reached by a row and a place in a sum.
+struct Factor {
+  std::shared_ptr<std::vector<float>> values;
+  int64_t row_stride = 0, sum_stride = 0;
+  float at(int64_t row, int64_t k) const { return (*values)[row * row_stride + k * sum_stride]; }
+};
+
+// Rows of `base` with scale x a product added, whose entries are sums over `rank` products of an entry of either factor.
+TensorSource WithProduct(TensorSource base, const Factor& by_row, const Factor& by_column, int64_t rank, double scale) {
   const int64_t width = base.row_elements;
-  base.read = [read = base.read, a, b, rank, width, scale](int64_t first, int64_t rows, float* out) -> absl::Status {
+  base.read = [read = base.read, by_row, by_column, rank, width, scale](int64_t first, int64_t rows,
+                                                                        float* out) -> absl::Status {
     if (absl::Status status = read(first, rows, out); !status.ok()) return status;
     std::vector<float> more(width);
     for (int64_t row = 0; row < rows; ++row) {
       std::fill(more.begin(), more.end(), 0.0f);
       for (int64_t k = 0; k < rank; ++k) {
-        const float factor = (*b)[(first + row) * rank + k];
-        const float* from = a->data() + k * width;
-        for (int64_t i = 0; i < width; ++i) more[i] += factor * from[i];
+        const float factor = by_row.at(first + row, k);
+        for (int64_t i = 0; i < width; ++i) more[i] += factor * by_column.at(i, k);
       }
       for (int64_t i = 0; i < width; ++i) out[row * width + i] += static_cast<float>(scale) * more[i];
     }
@@ -250,8 +264,8 @@ bool IsOfAdapter(const std::string& name) { return absl::EndsWith(name, kLoraA) 
 
 absl::Status MergeAdapters(const std::string& adapter_config, const std::vector<ExportTensor>& adapters,
                            std::vector<ExportTensor>* tensors) {
-  const absl::StatusOr<double> scale = ScaleOf(adapter_config);
-  if (!scale.ok()) return scale.status();
+  const absl::StatusOr<Adding> adding = AddingOf(adapter_config);
+  if (!adding.ok()) return adding.status();
   std::map<std::string, ExportTensor*> by_name;
   for (ExportTensor& tensor : *tensors) by_name[tensor.tensor.name] = &tensor;
   std::map<std::string, const ExportTensor*> downs, ups;
@@ -266,10 +280,13 @@ absl::Status MergeAdapters(const std::string& adapter_config, const std::vector<
   for (const auto& [module, down] : downs) {
     ExportTensor* const weight = WeightOf(module, by_name);
     const auto up = ups.find(module);
-    const std::vector<int64_t>& shape = down->tensor.shape;
-    const bool fits = weight != nullptr && up != ups.end() && weight->sources.size() == 1 && shape.size() == 2 &&
-                      up->second->tensor.shape == std::vector<int64_t>{weight->sources[0].num_rows, shape[0]} &&
-                      shape[1] == weight->sources[0].row_elements;
+    const std::vector<int64_t>& shape = down->tensor.shape;  // [rank, in]
+    const bool is_alone = weight != nullptr && up != ups.end() && weight->sources.size() == 1 && shape.size() == 2;
+    const int64_t num_rows = is_alone ? weight->sources[0].num_rows : 0;
+    const int64_t width = is_alone ? weight->sources[0].row_elements : 0;
+    const int64_t num_in = adding->transposed ? num_rows : width, num_out = adding->transposed ? width : num_rows;
+    const bool fits =
+        is_alone && shape[1] == num_in && up->second->tensor.shape == std::vector<int64_t>{num_out, shape[0]};
     if (!fits) {
       return absl::InvalidArgumentError(
           absl::StrCat("the adapter of ", module, ", with A ", ShapeText(shape), ", fits no weight of the base model",
@@ -278,7 +295,10 @@ absl::Status MergeAdapters(const std::string& adapter_config, const std::vector<
     const auto a = ReadAll(*down), b = ReadAll(*up->second);
     if (!a.ok()) return a.status();
     if (!b.ok()) return b.status();
-    weight->sources[0] = WithProduct(std::move(weight->sources[0]), *a, *b, shape[0], *scale);
+    const int64_t rank = shape[0];
+    const Factor of_in = {*a, 1, num_in}, of_out = {*b, rank, 1};
+    weight->sources[0] = WithProduct(std::move(weight->sources[0]), adding->transposed ? of_in : of_out,
+                                     adding->transposed ? of_out : of_in, rank, adding->scale);
   }
   return absl::OkStatus();
 }

@@ -27,10 +27,14 @@ constexpr char kPrefix[] = "base_model.model.";
 
 // Keys that say nothing of what is computed.
 const std::set<std::string>& HarmlessKeys() {
-  static const std::set<std::string> kKeys = {
-      "auto_mapping", "peft_version",   "revision",          "inference_mode",     "task_type",
-      "peft_type",    "megatron_core",  "qalora_group_size", "init_lora_weights",  "base_model_name_or_path",
-      "loftq_config", "runtime_config", "lora_dropout",      "ensure_weight_tying"};
+  static const std::set<std::string> kKeys = {"auto_mapping",      "peft_version",
+                                              "revision",          "inference_mode",
+                                              "task_type",         "peft_type",
+                                              "megatron_core",     "qalora_group_size",
+                                              "init_lora_weights", "base_model_name_or_path",
+                                              "loftq_config",      "runtime_config",
+                                              "lora_dropout",      "ensure_weight_tying",
+                                              "fan_in_fan_out"};  // the last follows from the model
   return kKeys;
 }
 
@@ -153,7 +157,7 @@ absl::Status CheckAdapterTensors(const std::string& dir, const Graph& adapted) {
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
-std::string AdapterConfigJson(const LoraOptions& options) {
+std::string AdapterConfigJson(const LoraOptions& options, bool transposed) {
   json config = {{"peft_type", "LORA"},
                  {"task_type", "CAUSAL_LM"},
                  {"r", options.r},
@@ -162,7 +166,7 @@ std::string AdapterConfigJson(const LoraOptions& options) {
                  {"use_rslora", options.use_rslora},
                  {"target_modules", options.target_modules},
                  {"bias", "none"},
-                 {"fan_in_fan_out", false},
+                 {"fan_in_fan_out", transposed},
                  {"init_lora_weights", true},
                  {"inference_mode", true}};
   if (options.alpha == std::floor(options.alpha)) config["lora_alpha"] = static_cast<int64_t>(options.alpha);

@@ -25,7 +25,8 @@ absl::StatusOr<AdapterFolder> ReadAdapterFolder(const std::string& dir);
 absl::Status CheckAdapterTensors(const std::string& dir, const Graph& adapted);
 
 // The text of adapter_config.json for these adapters, without base_model_name_or_path. Equal options give equal texts.
-std::string AdapterConfigJson(const LoraOptions& options);
+// `transposed`: as of LoraModules.
+std::string AdapterConfigJson(const LoraOptions& options, bool transposed);
 
 }  // namespace tacc::graph
 

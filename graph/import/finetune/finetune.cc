@@ -85,7 +85,7 @@ absl::Status ApplyLora(const LoraRequest& request, uint64_t seed, const std::str
   if (!from.empty()) TACC_RETURN_IF_ERROR(CheckAdapterTensors(from, model.forward));
   options.target_modules = modules.target_modules;
   options.modules_to_save = modules.modules_to_save;
-  model.adapter_config = AdapterConfigJson(options);
+  model.adapter_config = AdapterConfigJson(options, modules.transposed);
   return absl::OkStatus();
 }
 

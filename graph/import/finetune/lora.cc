@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
@@ -44,10 +45,11 @@ const char* InWords(Module::Kind kind) {
   return "";
 }
 
-// The rows that a param's name says it is, "[0:64]", or "".
+// The rows of an adapter's B that belong to a param, by its name: "[0:64]" of one that is these rows of a tensor, or of
+// each of its entries ("[:,0:64]", of a transposed matrix its columns), or "".
 std::string RowsOf(const std::string& symbol) {
   const size_t bracket = symbol.find('[');
-  return bracket == std::string::npos ? "" : symbol.substr(bracket);
+  return bracket == std::string::npos ? "" : absl::StrReplaceAll(symbol.substr(bracket), {{"[:,", "["}});
 }
 
 // The module of a param: its name without its rows and its last component.
@@ -100,7 +102,7 @@ class Adapters {
     for (const auto& [product, target] : in_order) TACC_RETURN_IF_ERROR(Adapt(target, modules_.at(target)));
     TACC_RETURN_IF_ERROR(b_.status());
     Insert();
-    return LoraModules{ShortNames(targets_, EndsWithPath), ShortNames(saved_, EndsWithText)};
+    return LoraModules{ShortNames(targets_, EndsWithPath), ShortNames(saved_, EndsWithText), transposed_};
   }
 
  private:
@@ -250,13 +252,21 @@ class Adapters {
       const Dims dims = graph_.type(product.operands[1]).dims;
       const std::vector<std::string> axes =
           GetAttr<std::vector<std::string>>(weight.attrs, "axes", std::vector<std::string>(dims.size()));
-      // Letters of the weight: those that it makes, then those that it takes.
-      const size_t num_out =
-          spec.b.find_first_of(spec.a) == std::string::npos ? spec.b.size() : spec.b.find_first_of(spec.a);
-      const std::string out = spec.b.substr(0, num_out), in = spec.b.substr(num_out);
-      const bool is_linear = std::all_of(
-          in.begin(), in.end(), [&](char c) { return absl::StrContains(spec.a, c) && !absl::StrContains(spec.y, c); });
-      if (!is_linear || in.empty() || (of != kNoValue && of != product.operands[0])) {
+      // Letters and dims of the weight, which it makes and which it takes.
+      std::string out, in;
+      Dims out_dims, in_dims;
+      std::vector<std::string> out_axes, in_axes;
+      bool is_linear = true;
+      for (size_t i = 0; i < spec.b.size(); ++i) {
+        const bool takes = absl::StrContains(spec.a, spec.b[i]);
+        is_linear &= takes != absl::StrContains(spec.y, spec.b[i]);
+        (takes ? in : out).push_back(spec.b[i]);
+        (takes ? in_dims : out_dims).push_back(dims[i]);
+        (takes ? in_axes : out_axes).push_back(axes[i]);
+      }
+      const bool transposed = absl::StartsWith(spec.b, in), plain = absl::StartsWith(spec.b, out);
+      if (!is_linear || in.empty() || out.empty() || !(transposed || plain) ||
+          (of != kNoValue && of != product.operands[0])) {
         return absl::InvalidArgumentError(absl::StrCat("train.lora.target_modules: ", path, ": its product \"", spec.a,
                                                        ",", spec.b, "->", spec.y, "\" is not that of a linear module"));
       }
@@ -264,9 +274,7 @@ class Adapters {
       std::erase_if(rows, [&](char c) { return absl::StrContains(in, c); });
       char r = 'a';
       while (absl::StrContains(absl::StrCat(spec.a, spec.b), r)) ++r;
-      const auto cut = static_cast<std::ptrdiff_t>(num_out);
-      Dims out_dims(dims.begin(), dims.begin() + cut), in_dims(dims.begin() + cut, dims.end());
-      std::vector<std::string> out_axes(axes.begin(), axes.begin() + cut), in_axes(axes.begin() + cut, axes.end());
+      transposed_ |= transposed;
       const int64_t num_in = Product(in_dims), num_rows = Product(out_dims);
 
       const size_t first = graph_.nodes.size();
@@ -346,6 +354,7 @@ class Adapters {
   std::set<std::string> saved_, targets_;
   ValueId step_ = kNoValue, sample_ = kNoValue;
   int64_t next_key_ = 0;
+  bool transposed_ = false;
   std::vector<Node> inputs_;
   std::map<int, std::vector<Node>> after_;  // by node, what is put behind it
 };

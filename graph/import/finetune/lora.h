@@ -37,6 +37,8 @@ struct LoraModel {
 struct LoraModules {
   // As few names as say to peft which modules they are, in order.
   std::vector<std::string> target_modules, modules_to_save;
+  // Their matrices lie in the files transposed, [in, out], as those of transformers' Conv1D: peft's fan_in_fan_out.
+  bool transposed = false;
 };
 
 // Adds the adapters to a forward graph, and freezes all else but the modules to save. An adapter's params are
