@@ -50,9 +50,10 @@ struct AttentionExtras {
 };
 
 struct AttentionKernels {
-  // out [B,S,H,D] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
-  // sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads key/value head h / (H/K).
-  // A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the other extras are dense.
+  // out [B,S,H,D] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64
+  // operands) = log of the sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads
+  // key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the other
+  // extras are dense.
   void (&Attention)(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                     const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
 
