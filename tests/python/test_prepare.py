@@ -115,6 +115,7 @@ def test_the_same_bytes_as_of_a_file(tmp_path, monkeypatch, tokenizer_dir, kind,
         num_tokens=index["num_tokens"],
         num_target_tokens=index["num_tokens"],
         num_documents=index["num_documents"],
+        num_input_documents=len(TEXTS),
         num_eval_tokens=held_out["num_tokens"],
         num_eval_documents=held_out["num_documents"],
         seq_len=64,
@@ -162,6 +163,8 @@ def test_which_records_are_conversations(tmp_path, tokenizer_dir):
             assert got.chat == is_chat, (number, place)
     with pytest.raises(InputError, match=r'data\[0\]: no field "text"; its fields: "messages"; these look like .*: give chat=True, or'):
         prepare(talks, tmp_path / "no", tokenizer=tokenizer_dir, chat=False)
+    with pytest.raises(InputError, match=r'data\[0\]: no field "body"; its fields: "messages"'):
+        prepare(talks, tmp_path / "no", tokenizer=tokenizer_dir, text_field="body")
     # A text among the files says what they are.
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(InputError, match=r'r\.jsonl:1: no field "text"'):
