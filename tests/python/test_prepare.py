@@ -374,14 +374,15 @@ def test_a_worker_that_ends_or_fails_is_said(tmp_path, monkeypatch, tokenizer_di
     assert not list(tmp_path.iterdir()) and not children()
 
 
-def test_ctrl_c_in_a_script(tmp_path, tokenizer_dir):
+@pytest.mark.parametrize("count, sign", [("10**9", "records.jsonl"), ("60_000", "shuffle/*")], ids=["reading", "tokenizing"])
+def test_ctrl_c_in_a_script(tmp_path, tokenizer_dir, count, sign):
     """Python says where it was, as a script does; nothing is left, and no worker speaks."""
-    (tmp_path / "script.py").write_text(SCRIPT.replace("9000", "10**9"))
+    (tmp_path / "script.py").write_text(SCRIPT.replace("9000", count))
     process = subprocess.Popen(
         [sys.executable, tmp_path / "script.py", tmp_path / "out", tokenizer_dir], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 0 for path in tmp_path.glob(".out.*/records.jsonl")):
+    while not any(path.stat().st_size > 0 for path in tmp_path.glob(f".out.*/{sign}")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
