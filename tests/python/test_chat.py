@@ -96,6 +96,29 @@ def test_the_tokenizers_template(tmp_path, tokenizer_dir, template, want):
     assert (tmp_path / "data" / "tokenizer" / "chat_template.jinja").read_text() == template
 
 
+# As Qwen 3's: the last answer has a thought, which its prompt does not begin. As Phi 3's: the whole ends with EOS.
+LAST_THINKS = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['role'] == 'assistant' and loop.last %}<think>\n</think>\n{% endif %}"
+    "{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LAST_ENDS = CHATML.replace("{% if add", "{% if not add_generation_prompt %}<|endoftext|>{% endif %}{% if add")
+
+
+@pytest.mark.parametrize("answer", ["Hello!", "i", "<", "\n im_end> \n", "think>"])
+@pytest.mark.parametrize("template, thought", [(LAST_THINKS, "<think>\n</think>\n"), (LAST_ENDS, "")])
+def test_a_template_that_gives_the_last_answer_more(tmp_path, tokenizer_dir, template, thought, answer):
+    tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    shutil.copytree(tokenizer_dir, tmp_path / "plain")
+    tokenizer.save(str(tmp_path / "plain" / "tokenizer.json"))
+    folder = with_template(tmp_path / "plain", tmp_path / "model", template)
+    says_it = {"role": "assistant", "content": answer}
+    head = "<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n"
+    end = "<|im_end|>\n"
+    want = head + "{" + answer + end + "}" + head + "{" + thought + answer + end + EOS + "}"
+    assert prepare(tmp_path, folder, {"messages": [HI, says_it, HI, says_it]}) == want
+
+
 def says(*contents):
     return {"messages": [m for content in contents for m in (HI, {"role": "assistant", "content": content})]}
 

@@ -473,10 +473,10 @@ def members(group):
     return found
 
 
-def ignores_interrupts(pid):
+def holds_interrupts_back(pid):
     status = Path(f"/proc/{pid}/status").read_text()
     is_working = "tacc.workers" in Path(f"/proc/{pid}/cmdline").read_text()
-    return is_working and int(status.split("SigIgn:")[1].split()[0], 16) >> (signal.SIGINT - 1) & 1 == 1
+    return is_working and int(status.split("SigBlk:")[1].split()[0], 16) >> (signal.SIGINT - 1) & 1 == 1
 
 
 def test_a_full_disk_is_an_error(tmp_path, tokenizer_dir):
@@ -678,7 +678,7 @@ def test_ctrl_c_does_not_wait_for_the_library(tmp_path, tokenizer_dir, tokenizer
     working = []
     while len(working) < num_children:  # Which leave Ctrl-C to their parent.
         assert process.poll() is None
-        working = [pid for pid in members(process.pid) if pid != str(process.pid) and ignores_interrupts(pid)]
+        working = [pid for pid in members(process.pid) if pid != str(process.pid) and holds_interrupts_back(pid)]
         time.sleep(0.01)
     for pid in working:
         os.kill(int(pid), signal.SIGSTOP)

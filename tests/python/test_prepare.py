@@ -114,6 +114,7 @@ def test_the_same_bytes_as_of_a_file(tmp_path, monkeypatch, tokenizer_dir, kind,
         num_tokens=index["num_tokens"],
         num_target_tokens=index["num_tokens"],
         num_documents=index["num_documents"],
+        num_input_documents=len(TEXTS),
         num_eval_tokens=held_out["num_tokens"],
         num_eval_documents=held_out["num_documents"],
         seq_len=64,
@@ -161,6 +162,8 @@ def test_which_records_are_conversations(tmp_path, tokenizer_dir):
             assert got.chat == is_chat, (number, place)
     with pytest.raises(InputError, match=r'data\[0\]: no field "text"; its fields: "messages"; these look like .*: give chat=True, or'):
         prepare(talks, tmp_path / "no", tokenizer=tokenizer_dir, chat=False)
+    with pytest.raises(InputError, match=r'data\[0\]: no field "body"; its fields: "messages"'):
+        prepare(talks, tmp_path / "no", tokenizer=tokenizer_dir, text_field="body")
     # A text among the files says what they are.
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(InputError, match=r'r\.jsonl:1: no field "text"'):
@@ -370,14 +373,15 @@ def test_a_worker_that_ends_or_fails_is_said(tmp_path, monkeypatch, tokenizer_di
     assert not list(tmp_path.iterdir()) and not children()
 
 
-def test_ctrl_c_in_a_script(tmp_path, tokenizer_dir):
+@pytest.mark.parametrize("count, sign", [("10**9", "records.jsonl"), ("60_000", "shuffle/*")], ids=["reading", "tokenizing"])
+def test_ctrl_c_in_a_script(tmp_path, tokenizer_dir, count, sign):
     """Python says where it was, as a script does; nothing is left, and no worker speaks."""
-    (tmp_path / "script.py").write_text(SCRIPT.replace("9000", "10**9"))
+    (tmp_path / "script.py").write_text(SCRIPT.replace("9000", count))
     process = subprocess.Popen(
         [sys.executable, tmp_path / "script.py", tmp_path / "out", tokenizer_dir], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 0 for path in tmp_path.glob(".out.*/records.jsonl")):
+    while not any(path.stat().st_size > 0 for path in tmp_path.glob(f".out.*/{sign}")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)

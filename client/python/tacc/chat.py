@@ -1,6 +1,7 @@
 """Turns conversations into tokens, and says which of them a model learns to write."""
 
 import itertools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -108,11 +109,12 @@ class ChatEncoder:
         the template's marks do not count: all that follows the prompt is the completion, to the end of its turn."""
         self._load_template()
         text, spans = self._render(record, messages)
-        if first > 0 or not self._marks_generation:
-            spans = self._spans_by_beginnings(record, messages, first, text)
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         # Of a character in several tokens, all but one may come as no characters, where it begins.
         tokens = [slice(begin, max(end, begin + 1)) for begin, end in encoded.offsets]
+        if first > 0 or not self._marks_generation:
+            borders = {token.start for token in tokens}.union([len(text)])
+            spans = self._spans_by_beginnings(record, messages, first, text, borders)
         is_learned, has_token = bytearray(len(text) + 1), bytearray(len(text) + 1)
         for begin, end in spans:
             is_learned[begin:end] = b"\1" * (end - begin)
@@ -126,8 +128,11 @@ class ChatEncoder:
             raise record.fail(f"the chat template writes nothing that the assistant says: {NO_TARGET}; {MARK_IT}")
         return encoded.ids, learned
 
-    def _spans_by_beginnings(self, record: Record, messages: list[dict[str, Any]], first: int, text: str) -> list[Span]:
-        """A message of the assistant is what `text`, the whole conversation, has after the conversation before it."""
+    def _spans_by_beginnings(
+        self, record: Record, messages: list[dict[str, Any]], first: int, text: str, borders: set[int]
+    ) -> list[Span]:
+        """A message of the assistant is what `text`, the whole conversation, has after the conversation before it. `borders`:
+        where tokens of `text` begin or end."""
         spans = []
         for i in range(first, len(messages)):
             if messages[i]["role"] != "assistant":
@@ -135,12 +140,18 @@ class ChatEncoder:
             where = f"message {i + 1} (assistant): "
             before = self._render(record, messages[:i], where, add_generation_prompt=True)[0]
             until = self._render(record, messages[: i + 1], where)[0]
-            if not (text.startswith(before) and text.startswith(until)):
+            end = len(until) if text.startswith(until) else -1
+            if end < 0 and text.startswith(before) and until.startswith(before):
+                content = messages[i]["content"]
+                other = {**messages[i], "content": "y" if content.rstrip().endswith("x") else "x"}
+                tail = _common_end(until, self._render(record, [*messages[:i], other], where)[0])
+                end = _end_of_turn(text, len(before), content, tail, borders)
+            if end < 0 or not text.startswith(before):
                 raise record.fail(
                     f"{where}the chat template writes the conversation up to it otherwise than in the whole, so its "
                     f"tokens cannot be told; {MARK_IT}"
                 )
-            spans.append((len(before), max(len(before), len(until))))
+            spans.append((len(before), max(len(before), end)))
         return spans
 
     def _load_template(self) -> None:
@@ -173,3 +184,21 @@ class ChatEncoder:
             raise record.fail(f"{where}{what}; {MARK_IT}" if where else what) from None
         texts, spans = rendered
         return texts[0], spans[0] if spans else []
+
+
+def _end_of_turn(text: str, begin: int, content: str, tail: str, borders: set[int]) -> int:
+    """Where a message that is not the last one ends, by a template that gives the last one more: a thought before what is
+    said (Qwen 3) or an end of the text after it (Phi 3). What is said begins at `begin`, and of `tail`, which comes after
+    it where it is the last, as many whole tokens as there are come here. -1: there are none."""
+    for said in (content, content.strip()):
+        end = begin + len(said)
+        if text.startswith(said, begin):
+            stop = end + len(os.path.commonprefix([text[end : end + len(tail)], tail]))
+            while stop > end and stop not in borders:
+                stop -= 1
+            return stop if stop > end else -1
+    return -1
+
+
+def _common_end(a: str, b: str) -> str:
+    return os.path.commonprefix([a[::-1], b[::-1]])[::-1]

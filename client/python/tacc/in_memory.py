@@ -19,6 +19,7 @@ from tacc.progress import Observer, Progress
 from tacc.records import is_conversation
 
 CHUNK_ROWS = 1000  # Of a DataFrame, made to records at a time.
+DEFAULT_TEXT_FIELD = "text"
 ITERATED = "data: record {} (from 0)"
 
 
@@ -115,9 +116,9 @@ def write_records(
 
 
 def looks_like_chat(value: Mapping[str, Any], text_field: str) -> bool:
-    """Whether a record without a choice of the user's is a conversation and not a text."""
+    """Whether a record without a choice of the user's is a conversation and not a text; a field of another name is one."""
     names = {name for name, part in value.items() if part is not None}
-    return text_field not in names and is_conversation(names)
+    return text_field == DEFAULT_TEXT_FIELD and text_field not in names and is_conversation(names)
 
 
 def _is_missing(part: Any) -> bool:

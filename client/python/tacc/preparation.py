@@ -14,7 +14,7 @@ from tacc import chat, conversation, corpus, shards
 from tacc.corpus import Counts, TextFile
 from tacc.encoding import LEARNED, ON_LONG, Encoding, encode_all, train_in_worker
 from tacc.errors import InputError
-from tacc.in_memory import Records, looks_like_chat, write_records
+from tacc.in_memory import DEFAULT_TEXT_FIELD, Records, looks_like_chat, write_records
 from tacc.output_folder import new_folder
 from tacc.progress import Observer, Progress
 from tacc.shuffle import Shuffler
@@ -41,7 +41,7 @@ class PrepareOptions:
     tokenizer: Path | None = None  # Its folder; else `train_tokenizer` is the size of the vocabulary to train.
     train_tokenizer: int | None = None
     eos_token: str | None = None
-    text_field: str = "text"
+    text_field: str = DEFAULT_TEXT_FIELD
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     as_text: tuple[str, ...] = ()
@@ -66,6 +66,7 @@ class PreparedData:
         num_tokens: Tokens of the training data, with the EOS of each document.
         num_target_tokens: Those of them that are learned: all, or with `chat` what the assistant says.
         num_documents: Documents (texts, records) of the training data.
+        num_input_documents: Documents that were taken of the input. A text of which both parts have a piece is one.
         num_eval_tokens: As `num_tokens`, of the held-out data.
         num_eval_documents: As `num_documents`, of the held-out data.
         seq_len: Length of a sample, in tokens, for jobs that set no `data.seq_len`.
@@ -87,6 +88,7 @@ class PreparedData:
     num_tokens: int
     num_target_tokens: int
     num_documents: int
+    num_input_documents: int
     num_eval_tokens: int
     num_eval_documents: int
     seq_len: int
@@ -109,7 +111,7 @@ class PreparedData:
         learned = f" ({self.num_target_tokens:,} to be learned)" if self.chat else ""
         return (
             f"{self.path}: {self.num_tokens:,} training{held_out}{learned} of "
-            f"{self.num_documents + self.num_eval_documents:,} {'conversations' if self.chat else 'documents'}, "
+            f"{self.num_input_documents:,} {'conversations' if self.chat else 'documents'}, "
             f"vocabulary {self.vocab_size:,}"
         )
 
@@ -164,6 +166,7 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
         num_tokens=train.num_tokens,
         num_target_tokens=train.num_target_tokens,
         num_documents=train.num_documents,
+        num_input_documents=counts.documents,
         num_eval_tokens=held_out.num_tokens if held_out else 0,
         num_eval_documents=held_out.num_documents if held_out else 0,
         seq_len=options.seq_len,

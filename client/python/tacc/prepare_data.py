@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tacc.errors import InputError
-from tacc.in_memory import paths_or_records
+from tacc.in_memory import DEFAULT_TEXT_FIELD, paths_or_records
 from tacc.preparation import DEFAULT_SEED, DEFAULT_SEQ_LEN, PreparedData, PrepareOptions, prepare_folder
 from tacc.progress import Observer, ProgressReport
 from tacc.shards import DEFAULT_SHARD_TOKENS
@@ -32,7 +32,7 @@ def prepare(
     eos_token: str | None = None,
     chat: bool | None = None,
     on_long: Literal["error", "drop", "truncate"] | None = None,
-    text_field: str = "text",
+    text_field: str = DEFAULT_TEXT_FIELD,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     as_text: Sequence[str] = (),
@@ -60,9 +60,9 @@ def prepare(
         tokenizer: The model's folder, with its tokenizer.json; or a fast tokenizer of `transformers`.
         train_tokenizer: Instead of `tokenizer`: train a byte-level BPE of so many tokens on the data.
         eos_token: Ends a document; None: the tokenizer's own.
-        chat: Records are conversations, and what the assistant says is learned. None: if the first record has no field
-            `text_field` and looks like one ("messages", "conversations", "prompt" and "completion", or "instruction" and
-            "output").
+        chat: Records are conversations, and what the assistant says is learned. None: if the first record looks like one
+            ("messages", "conversations", "prompt" and "completion", or "instruction" and "output") and has no field "text",
+            and no other `text_field` is given.
         on_long: Of a conversation longer than `seq_len` tokens: "error" (None is the same), "drop" it, or "truncate" it to
             its first `seq_len`.
         text_field: Field of a record that is the text.

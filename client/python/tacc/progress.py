@@ -43,7 +43,7 @@ class Progress:
         self._observer = observer
         self._done = 0
         self._start = time.monotonic()
-        self._reported = 0.0
+        self._reported = self._start
         self._columns = 0  # Of what the line now shows in a notebook.
         self._in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
         self._visible = observer is None and (self._in_notebook or sys.stderr.isatty())

@@ -37,7 +37,7 @@ class TokenizerFacts:
 def load_tokenizer(folder: Path, eos_token: str | None) -> TokenizerFacts:
     """Reads the facts of the tokenizer in `folder`. `eos_token` overrides what its configuration says."""
     if not folder.is_dir():
-        raise InputError(f"--tokenizer {folder}: no such folder")
+        raise InputError(f"--tokenizer {folder}: no such folder; a model of the hub is to be downloaded first")
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(

@@ -40,7 +40,7 @@ class Worker:
     def __init__(self) -> None:
         self._knows_path = False
         self._connection, theirs = Pipe()
-        # Ctrl-C in a terminal goes to all processes of it; in the child it waits until `serve` leaves it to the parent.
+        # Ctrl-C in a terminal goes to all processes of it. The child inherits that it is held back, and the parent ends it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             command = [sys.executable, "-c", _START.format(theirs.fileno())]
@@ -112,7 +112,6 @@ class _Raised:
 
 def serve(connection: Connection) -> None:
     """In a worker: does what comes, one after the other, until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(connection.fileno(),), daemon=True).start()
     while True:
         work, args = connection.recv()
