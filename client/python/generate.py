@@ -159,13 +159,17 @@ def config_sections(schema: Schema, foreign: dict) -> str:
     out.append("from tacc.config_base import Section\n")
     names: list[str] = []
 
-    def emit(name: str, path: str, doc: str, fields: list[tuple[str, str, str]], inner: dict[str, str], notes: dict[str, str]) -> None:
+    def emit(
+        name: str, path: str, doc: str, fields: list[tuple[str, str, str]], inner: dict[str, str], notes: dict[str, str], meant_empty: tuple[str, ...] = ()
+    ) -> None:
         names.append(name)
         out.append(f"\n\nclass {name}(Section):\n")
         out.append(docstring(doc, [(field, text) for field, _, text in fields]))
         out.append(f"\n    _path = {path!r}\n    _fields = {tuple(field for field, _, _ in fields)!r}\n")
         out.append("    _sections = {" + ", ".join(f'"{field}": {type_}' for field, type_ in inner.items()) + "}\n")
         out.append(f"    _notes = {notes!r}\n")
+        if meant_empty:
+            out.append(f"    _meant_empty = {meant_empty!r}\n")
         for field, type_, _ in fields:
             if field not in inner:
                 out.append(f"    {field}: {type_} | None\n")
@@ -198,7 +202,8 @@ def config_sections(schema: Schema, foreign: dict) -> str:
             for section, doc in foreign["SECTIONS"].items():
                 fields.append((section, "DataLoaderConfig", doc))
                 inner[section] = "DataLoaderConfig"
-        emit(config_class(message), path, schema.comment(message), fields, inner, notes)
+        meant_empty = tuple(field.name for field in schema.messages[message].field if schema.rule(field).presence)
+        emit(config_class(message), path, schema.comment(message), fields, inner, notes, meant_empty)
     out.append("\n\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
     return "".join(out)
 

@@ -158,6 +158,21 @@ def test_update_lays_over_what_is_given():
     assert config.to_dict() == {"name": "a", "train": {"seed": 1}, "dist": {"fsdp": {"size": 4}, "tp": {"size": 2}}}
 
 
+def test_a_section_that_means_something_without_a_field():
+    """`lora: {}` takes its defaults; without it nothing is adapted."""
+    config = tacc.Config(train={"max_steps": 3, "lora": {}})
+    assert config.to_dict() == {"train": {"max_steps": 3, "lora": {}}}
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == tacc.Config.from_dict(config.to_dict()) == config
+    assert "lora: {}" in config.to_yaml() and "lora=LoraConfig()" in repr(config)
+    config.train.lora = None
+    assert config.to_dict() == {"train": {"max_steps": 3}}
+    config.update({"train": {"lora": {}}})
+    config.train.lora.r = 4
+    assert config.to_dict() == {"train": {"max_steps": 3, "lora": {"r": 4}}}
+    config.train.lora = tacc.LoraConfig()
+    assert config.to_dict() == {"train": {"max_steps": 3, "lora": {}}}
+
+
 def test_the_sections_are_documented():
     assert "Peak learning rate of AdamW. (more than 0; at most 1e+37; default 5e-05)" in tacc.TrainConfig.__doc__
     assert "tokens" in tacc.DataConfig.__doc__

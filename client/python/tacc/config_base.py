@@ -31,6 +31,8 @@ class Section:
     _fields: ClassVar[tuple[str, ...]] = ()
     _sections: ClassVar[dict[str, type[Section]]] = {}
     _notes: ClassVar[dict[str, str]] = {}
+    # Sections that mean something without a field, as `lora: {}`; given so, they have a value of the name "".
+    _meant_empty: ClassVar[tuple[str, ...]] = ()
     _values: dict[str, Any]
 
     def __init__(self, **values: Any) -> None:
@@ -52,7 +54,10 @@ class Section:
             if name not in self._fields:
                 raise self._unknown(name)
             if name in self._sections:
+                is_meant = value is not None and name in self._meant_empty
                 value = self._section(name, value)
+                if is_meant:
+                    value._values[""] = True
             elif value is not None:
                 if name not in self._notes:
                     value = _plain(value, self._dotted(name))
@@ -91,7 +96,7 @@ class Section:
     def update(self, values: Mapping[str, Any]) -> None:
         """Lays these fields over those that are given, sections within sections: `config.update(plan.best.settings)`."""
         for name, value in _with_names(values, self._path).items():
-            if name in self._sections and isinstance(value, Mapping):
+            if name in self._sections and isinstance(value, Mapping) and value:
                 getattr(self, name).update(value)
             else:
                 setattr(self, name, value)
@@ -123,7 +128,7 @@ class Section:
         for name in self._fields:
             value = self._values.get(name)
             if isinstance(value, Section):
-                value = value.to_dict() or None
+                value = value.to_dict() or ({} if "" in value._values else None)
             if value is not None and name not in self._notes:
                 out[name] = deepcopy(value)
         return out
@@ -171,7 +176,7 @@ def _plain_section(values: Mapping[Any, Any], path: str) -> dict[str, Any]:
             if value is not None:
                 warnings.warn(f"{dotted}: {NAMES[dotted][1]}", ConfigNote, stacklevel=_caller())
         elif isinstance(value, Section):
-            out[name] = value.to_dict()
+            out[name] = value.to_dict()  # As it was given: also an empty one.
         elif isinstance(value, Mapping):
             inner = _plain_section(value, dotted)
             if inner or dotted not in SECTIONS:
