@@ -7,6 +7,8 @@
     job.wait()                                 # a bar and a loss curve in a notebook
     job.metrics().plot("step", "loss")
 
+    tacc.fit("model", "data", max_steps=1000)  # all of it in one call
+
 Names are imported when they are used, so that `import tacc` is quick.
 """
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         TaccError,
         VersionError,
     )
+    from tacc.fitting import FitResult, fit
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
 
@@ -82,6 +85,7 @@ _HOME = {
     "EvalConfig": "config_sections",
     "EvalMetrics": "messages",
     "FSDPConfig": "config_sections",
+    "FitResult": "fitting",
     "GradScalerConfig": "config_sections",
     "InputError": "errors",
     "InvalidJobError": "errors",
@@ -107,6 +111,7 @@ _HOME = {
     "TrainConfig": "config_sections",
     "VersionError": "errors",
     "Worker": "messages",
+    "fit": "fitting",
 }
 
 __all__ = [
@@ -132,6 +137,7 @@ __all__ = [
     "EvalConfig",
     "EvalMetrics",
     "FSDPConfig",
+    "FitResult",
     "GradScalerConfig",
     "InputError",
     "InvalidJobError",
@@ -157,6 +163,7 @@ __all__ = [
     "TrainConfig",
     "VersionError",
     "Worker",
+    "fit",
 ]
 
 
