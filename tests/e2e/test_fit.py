@@ -106,3 +106,24 @@ def test_it_goes_on_behind_a_cancelled_job(client, cluster, tmp_path):
     result = tacc.fit(model, data, **{**arguments, "max_steps": done + 5})
     assert list(result.metrics()["step"]) == list(range(done + 1, done + 6))
     assert Path(result) == tmp_path / "out/hf"
+
+
+def test_data_is_prepared_once(client, tmp_path):
+    """With a tokenizer of the new model's vocabulary, in samples that it takes."""
+    texts = [{"text": f"{n} and {n + 1} are {2 * n + 1}. " * 4} for n in range(200)]
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **TRAIN}
+    shape = {**TINY_MODEL, "vocab_size": 300}
+    result = tacc.fit(shape, texts, prepare={"eval_fraction": 0.1}, **arguments)
+    index = json.loads((tmp_path / "out/data/index.json").read_text())
+    assert len(json.loads((tmp_path / "out/data/tokenizer/tokenizer.json").read_text())["model"]["vocab"]) <= 300
+    assert index["seq_len"] == 64 and len(result.metrics("eval")) == 1
+    before = (tmp_path / "out/data/index.json").stat().st_mtime_ns
+    tacc.fit(shape, texts, prepare={"eval_fraction": 0.1}, **{**arguments, "max_steps": 14})
+    assert (tmp_path / "out/data/index.json").stat().st_mtime_ns == before
+    with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, or otherwise"):
+        tacc.fit(shape, texts, prepare={"eval_fraction": 0.2}, **arguments)
+    # The tokenizer of a model's folder is taken.
+    (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 500)
+    assert (tmp_path / "out/hf/tokenizer.json").exists()
+    on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
+    assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"

@@ -28,6 +28,7 @@ TALKS = [
 def prepare(folder: Path, seq_len: int, *options: str) -> Path:
     (folder / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in TALKS))
     command = [sys.executable, "-m", "tacc", "data", "prepare", "--chat", "--train-tokenizer", "300", "--processes", "1"]
+    command.append("--no-separate-documents")  # As the plain run of transformers below, which knows of no documents.
     more = ["--input", folder / "talks.jsonl", "--out", folder / "data", "--seq-len", str(seq_len)]
     subprocess.run([*command, *more, *options], check=True)
     return folder / "data"

@@ -33,6 +33,12 @@ MARKED_INSIDE = (
     "{% for m in messages %}{% if m['role'] == 'assistant' %}[{% generation %}{{ m['content'] }}{% endgeneration %}]"
     "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
 )
+# As Gemma's.
+ALTERNATING = (
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}{{ m['content'] }}{% endfor %}"
+)
+MARKS_NOTHING = "{% for m in messages %}{{ m['content'] }}{% generation %}{% endgeneration %}{% endfor %}"
 READS_THE_FIRST = "{{ messages[0]['role'] }}:" + CHATML
 
 
@@ -148,6 +154,126 @@ def test_prompt_and_completion(tmp_path, tokenizer_dir):
     )
 
 
+SHAREGPT = {"system": "system", "user": "human", "assistant": "gpt"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"conversations": [{"from": SHAREGPT[m["role"]], "value": m["content"]} for m in TALK]},
+        {"conversations": TALK, "system": "", "tools": "[]", "id": 7},
+        {"messages": [{**m, "content": [{"type": "text", "text": m["content"]}], "tool_calls": None} for m in TALK]},
+        {"messages": [{**m, "content": [{"type": "text", "text": part, "image_url": None} for part in m["content"]]} for m in TALK]},
+        {"messages": TALK, "prompt": "Hi there", "prompt_id": "x"},  # As of ultrachat.
+        {"messages": TALK, "prompt": None, "completion": None, "tools": None, "images": []},  # As rows of a table.
+    ],
+    ids=["from and value", "conversations", "parts", "many parts", "prompt beside", "nulls"],
+)
+def test_other_forms_of_the_same_conversation(tmp_path, tokenizer_dir, record):
+    assert prepare(tmp_path, tokenizer_dir, record) == prepare(tmp_path, tokenizer_dir, {"messages": TALK}, out="want")
+
+
+def test_instructions(tmp_path, tokenizer_dir):
+    records = [{"instruction": "Add.", "input": given, "output": "4"} for given in ("2 and 2", "", None)]
+    messages = [[{"role": "user", "content": asked}, {"role": "assistant", "content": "4"}] for asked in ("Add.\n\n2 and 2", "Add.", "Add.")]
+    want = prepare(tmp_path, tokenizer_dir, *({"messages": talk} for talk in messages), out="want")
+    assert prepare(tmp_path, tokenizer_dir, *records) == want
+
+
+@pytest.mark.parametrize("template", [None, CHATML, CHATML_MARKED])
+def test_odd_texts_are_kept_as_they_are(tmp_path, tokenizer_dir, template):
+    """And found again where a template does not say what the assistant says."""
+    folder = with_template(tokenizer_dir, tmp_path / "model", template) if template else tokenizer_dir
+    asked = [" leading", "trailing \n", "a\r\nb", "\ufeffmark", "e\u0301\u2028\u0085", "漢字 🙂👨\u200d👩", "\ttab", "{{ x }}", "{% if %}", "x" * 9000]
+    # Of the largest line there are more bytes than a process reads at a time.
+    talks = [[{"role": "system", "content": ""}, {"role": "user", "content": a}, {"role": "assistant", "content": b}] for a in asked for b in asked]
+    path = tmp_path / "chat.jsonl"
+    lines = [json.dumps({"messages": talk, "pad": "x" * 5_000_000 * (i == 5)}, ensure_ascii=i % 2 == 0) for i, talk in enumerate(talks)]
+    path.write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
+    run("--chat", "--tokenizer", folder, "--input", path, "--out", tmp_path / "data", "--seq-len", 65536)
+    columns = read_columns(tmp_path / "data")
+    ends = np.flatnonzero(np.diff(columns["segment"])) + 1
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "data" / "tokenizer")
+    got = []
+    for tokens, learned in zip(np.split(columns["tokens"], ends), np.split(columns["loss_mask"], ends)):
+        assert np.count_nonzero(np.diff(learned)) <= 2, "one answer"
+        got.append([tokenizer.decode(tokens[learned == part], clean_up_tokenization_spaces=False) for part in (0, 1)])
+    for talk in talks:
+        assert any(talk[1]["content"] in asked and answer.startswith(talk[2]["content"]) for asked, answer in got), talk
+    assert len(got) == len(talks)
+
+
+def test_an_answer_that_begins_with_a_line_end_is_learned_with_it(tmp_path, tokenizer_dir):
+    """Where a token lies across the beginning of the answer, it is learned, marked or not."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    tokenizer.add_tokens(["assistant\n\n"])
+    shutil.copytree(tokenizer_dir, tmp_path / "plain")
+    tokenizer.save(str(tmp_path / "plain" / "tokenizer.json"))
+    record = {"messages": [HI, {"role": "assistant", "content": "\nHello"}]}
+    for name, template in (("unmarked", CHATML), ("marked", CHATML_MARKED.replace("<|im_end|>{% endg", "<|im_end|>\n{% endg").replace("{{ '\n' }}", ""))):
+        folder = with_template(tmp_path / "plain", tmp_path / name, template)
+        text = prepare(tmp_path, folder, record, out=f"{name}.data")
+        assert "<|im_start|>{assistant\n\nHello<|im_end|>\n" in text, name
+
+
+def test_eos_after_a_turn_that_has_ended_by_it_is_not_learned(tmp_path, tokenizer_dir):
+    """As of Qwen: what the model writes ends with it, and the one that comes after only parts the documents."""
+    for eos, want in (("!", 1), (EOS, 2)):
+        folder = with_template(tokenizer_dir, tmp_path / f"model{want}", CHATML.replace("<|im_end|>", "!"))
+        record = {"messages": [HI, {"role": "assistant", "content": "Hello"}]}
+        text = prepare(tmp_path, folder, record, options=["--eos-token", eos], out=f"data{want}")
+        assert text.endswith("assistant\n{Hello!\n}!" if eos == "!" else "assistant\n{Hello!\n" + EOS + "}")
+
+
+def test_conversations_are_held_out_whole(tmp_path, tokenizer_dir):
+    """However few they are."""
+    for count in (2, 3):
+        records = [{"prompt": f"{i}?", "completion": " yes" * 50} for i in range(count)]
+        prepare(tmp_path, tokenizer_dir, *records, options=["--eval-fraction", 0.01], out=str(count))
+        held_out = read_columns(tmp_path / str(count) / "eval")
+        assert shown(tokenizer_dir, held_out["tokens"], held_out["loss_mask"]).endswith("{" + " yes" * 50 + EOS + "}")
+        assert len(np.unique(held_out["segment"])) == 1 and len(np.unique(read_columns(tmp_path / str(count))["segment"])) == count - 1
+    (tmp_path / "one.jsonl").write_text(json.dumps(records[0]))
+    options = ["--chat", "--tokenizer", tokenizer_dir, "--input", tmp_path / "one.jsonl", "--eval-fraction", 0.5]
+    message = fails(*options, "--out", tmp_path / "out")
+    assert "--eval-fraction: the input is one conversation; there is nothing to hold out" in message
+
+
+def test_long_conversations(tmp_path, tokenizer_dir):
+    """Refused, left out, or cut: of what is cut the end is not learned, and what is left without an answer is left out."""
+    short, long = {"prompt": "x", "completion": " y"}, {"prompt": "x", "completion": " there" * 100}
+    unanswered = {"prompt": "x" * 100, "completion": " y"}
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in (short, long, unanswered)))
+    options = ["--chat", "--tokenizer", tokenizer_dir, "--input", path, "--seq-len", 20]
+    for more in ([], ["--on-long", "error"]):
+        message = fails(*options, *more, "--out", tmp_path / "out")
+        assert f"{path}:2: " in message and "or say with --on-long to drop or to truncate such records" in message
+    ids = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json")).encode(long["prompt"] + long["completion"]).ids
+    for on_long, kept, want in (("drop", [], "left out 2"), ("truncate", [(ids[:19] + [0], [0] + [1] * 18 + [0])], "left out 1")):
+        result = run(*options, "--on-long", on_long, "--out", tmp_path / on_long)
+        assert f"warning: {want} conversations longer than --seq-len 20" in result.stderr
+        assert ("warning: of 1 conversations longer than --seq-len 20 only the beginning was taken" in result.stderr) == bool(kept)
+        columns = read_columns(tmp_path / on_long)
+        cut = np.flatnonzero(np.diff(columns["segment"])) + 1
+        got = [(tokens.tolist(), mask.tolist()) for tokens, mask in zip(*(np.split(columns[name], cut) for name in ("tokens", "loss_mask")))]
+        assert [row for row in got if len(row[0]) == 20] == kept and len(got) == 1 + len(kept)
+    path.write_text(json.dumps(long))
+    assert "no input text: 1 conversations longer than --seq-len were dropped" in fails(*options, "--on-long", "drop", "--out", tmp_path / "out")
+    path.write_text('{"text": "x"}')
+    message = fails(*options[1:], "--on-long", "drop", "--out", tmp_path / "out")
+    assert "--on-long goes with --chat" in message
+
+
+def test_a_template_that_is_missing_is_said(tmp_path, tokenizer_dir):
+    path = tmp_path / "chat.jsonl"
+    for record, is_said in (({"messages": TALK}, True), ({"prompt": "x", "completion": "y"}, False)):
+        path.write_text(json.dumps(record))
+        result = run("--chat", "--tokenizer", tokenizer_dir, "--input", path, "--out", tmp_path / f"{is_said}")
+        warning = f"warning: the tokenizer has no chat template; a plain one was taken: copy {tmp_path}/True/tokenizer/chat_template.jinja"
+        assert (warning in result.stderr) == is_said
+
+
 def test_half_of_a_surrogate_pair_is_mended(tmp_path, tokenizer_dir):
     records = [{"prompt": "2+2=", "completion": " f\ud800r"}, {"messages": [HI, {"role": "assistant", "content": "o\udc00k"}]}]
     want = tmp_path / "want"
@@ -165,8 +291,8 @@ def test_shards_processes_and_documents_apart_make_no_difference(tmp_path, token
     rows = "".join(f'"{record["prompt"]}","{record["completion"]}"\n' for record in records[150:])
     (tmp_path / "in" / "c.csv").write_text("prompt,completion\n" + rows)
     options = ["--chat", "--tokenizer", tokenizer_dir, "--input", tmp_path / "in", "--eval-fraction", 0.2]
-    run(*options, "--out", tmp_path / "one")
-    run(*options, "--out", tmp_path / "many", "--shard-tokens", 97, "--processes", 2, "--separate-documents")
+    run(*options, "--out", tmp_path / "one", "--no-separate-documents")
+    run(*options, "--out", tmp_path / "many", "--shard-tokens", 97, "--processes", 2)
     text = ""
     for part in (".", "eval"):
         one, many = read_columns(tmp_path / "one" / part), read_columns(tmp_path / "many" / part)
@@ -187,17 +313,40 @@ def test_a_tokenizer_is_trained_on_what_is_said(tmp_path):
 @pytest.mark.parametrize(
     "record, want",
     [
-        ({"text": "x"}, '--chat wants either "messages" or "prompt" and "completion"; the fields are: "text"'),
-        ({"messages": [HI], "prompt": "x"}, '--chat wants either "messages" or "prompt" and "completion"'),
+        (
+            {"text": "x"},
+            '--chat wants "messages", "conversations", "prompt" and "completion", or "instruction" and "output"; '
+            'the fields are: "text"; rename yours',
+        ),
+        ({"prompt": "x", "completion": None}, 'the fields are: "prompt", "completion"'),
+        ({"messages": [HI], "prompt": "x", "completion": "y"}, 'has "messages" and "prompt" with "completion": leave one out'),
         ({"messages": []}, '"messages" is empty'),
         ({"messages": "hi"}, '"messages" is a str; wanted a list of {"role": ..., "content": ...}'),
-        ({"messages": [{"from": "human", "value": "x"}]}, '"messages", message 1: wanted {"role": ..., "content": ...}'),
+        ({"messages": [{"speaker": "human", "value": "x"}]}, '"messages", message 1: wanted {"role": ..., "content": ...}'),
+        ({"conversations": [{"from": "human", "value": "x"}]}, "no message of the assistant: there is nothing to learn"),
+        (
+            {"conversations": [{"from": "human", "value": "x"}, {"from": "observation", "value": "y"}]},
+            '"conversations", message 2: role \'observation\': only system, user, assistant with text are read; write tool',
+        ),
+        ({"instruction": "x", "output": " "}, '"output" is empty: there is nothing to learn; leave the record out'),
+        ({"instruction": "", "output": "y"}, '"instruction" is empty; leave the record out'),
+        ({"instruction": "x", "input": 3, "output": "y"}, '"input" is a int; wanted a text'),
+        ({"messages": TALK, "tools": [{"name": "f"}]}, 'the field "tools" would change what is said, and is not read'),
+        ({"messages": TALK, "system": "Be kind."}, 'the field "system" would change what is said, and is not read; write it as'),
+        ({"messages": [HI, {**HELLO, "weight": 0}]}, "message 2: weight 0: weights are not read"),
+        ({"messages": [HI, {**HELLO, "content": None}]}, "message 2 (assistant): content is null; wanted a text"),
+        ({"messages": [HI, {**HELLO, "function_call": {"name": "f"}}]}, "message 2: function_call: only system, user"),
         ({"messages": [HI, {"role": "tool", "content": "3"}]}, '"messages", message 2: role \'tool\': only system, user, assistant'),
         ({"messages": [HI, {**HELLO, "tool_calls": [1]}]}, '"messages", message 2: tool_calls: only system, user, assistant'),
-        ({"messages": [HI, {"role": "assistant", "content": [{}]}]}, "message 2 (assistant): content is a list; wanted a text"),
+        ({"messages": [HI, {"role": "assistant", "content": [{}]}]}, "message 2 (assistant): part 1 of content is a dict; only"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "url": "y"}]}, HELLO]},
+            "message 1 (user): part 2 of content is type 'image'; only {\"type\": \"text\", \"text\": ...} is read",
+        ),
         ({"messages": [HI, {"role": "assistant", "content": " "}]}, "message 2 (assistant): content is empty"),
         ({"messages": [SYSTEM, HI]}, "no message of the assistant: there is nothing to learn"),
         ({"prompt": "x", "completion": ""}, '"completion" is empty'),
+        ({"prompt": "x", "completion": " \n"}, '"completion" is empty'),
         ({"prompt": "x", "completion": EOS}, "the completion is only EOS, which each sample gets"),
         ({"prompt": "so ", "completion": "there"}, 'begin "completion" with the space or line end'),
         ({"prompt": "x", "completion": " there" * 500}, "tokens, more than --seq-len 64: a sample would hold only a part"),
@@ -213,8 +362,10 @@ def test_bad_records_are_named(tmp_path, tokenizer_dir, record, want):
 
 def test_what_a_template_refuses_or_cannot_tell_is_named(tmp_path, tokenizer_dir):
     path = tmp_path / "chat.jsonl"
-    path.write_text(json.dumps({"messages": TALK[1:]}))
+    path.write_text(json.dumps({"messages": [*TALK[1:], AND, AND, BYE]}))
     for template, want in (
+        (ALTERNATING, "the chat template refuses it: Conversation roles must alternate user/assistant"),
+        (MARKS_NOTHING, "the chat template writes nothing that the assistant says: there is nothing to learn; mark what"),
         (LAST_ONLY, "message 2 (assistant): the chat template writes the conversation up to it otherwise than in the whole"),
         ("{{ raise_exception('no roles') }}", "the chat template refuses it: no roles"),
         ("{% for %}", "the chat template refuses it: "),

@@ -15,12 +15,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from data_folder import STORY, read_documents, read_stream, write_corpus
-from tacc import corpus, data
+from tacc import corpus, encoding
 from tacc.__main__ import main
 from tacc.errors import this_python
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -397,16 +396,11 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
 
 # A child that has sent half of a result, and nothing of the other half.
 HALF_RESULT = """
-import gc, multiprocessing.queues, os, struct, time
+import os, struct, time
 from pathlib import Path
 
-def start(*args):
-    pass
-
-def send_half(marker):
-    for queue in gc.get_objects():
-        if isinstance(queue, multiprocessing.queues.SimpleQueue):
-            os.write(queue._writer.fileno(), struct.pack("!i", 1000) + b"half")
+def send_half(send, encoding, marker):
+    os.write(send.__self__.fileno(), struct.pack("!i", 1000) + b"half")
     Path(marker).touch()
     time.sleep(600)
 """
@@ -417,8 +411,7 @@ def test_an_interrupt_does_not_wait_for_the_rest_of_a_result(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     import half_result
 
-    monkeypatch.setattr(data, "_start_child", half_result.start)
-    monkeypatch.setattr(data, "_encode_in_child", half_result.send_half)
+    monkeypatch.setattr(encoding, "_encode_in_worker", half_result.send_half)
     marker = tmp_path / "sent"
 
     def interrupt_when_sent():
@@ -428,7 +421,7 @@ def test_an_interrupt_does_not_wait_for_the_rest_of_a_result(tmp_path, monkeypat
 
     threading.Thread(target=interrupt_when_sent, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        next(data._encode_all([str(marker)], None, None, None, SimpleNamespace(processes=2)))
+        next(encoding.encode_all([str(marker)], None, processes=2))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -482,7 +475,7 @@ def members(group):
 
 def ignores_interrupts(pid):
     status = Path(f"/proc/{pid}/status").read_text()
-    is_working = "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    is_working = "tacc.workers" in Path(f"/proc/{pid}/cmdline").read_text()
     return is_working and int(status.split("SigIgn:")[1].split()[0], 16) >> (signal.SIGINT - 1) & 1 == 1
 
 
@@ -520,22 +513,27 @@ def test_usage_errors_exit_with_2(tmp_path):
 
 
 def test_memory_is_bounded_by_buckets(tmp_path, monkeypatch):
-    """Several buckets give every document once, in an order that mixes the input."""
+    """Several buckets give every document once, in an order that mixes the input, and that one bucket gives too."""
     from tacc import shuffle
 
     monkeypatch.setattr(shuffle, "BUCKET_TEXT_BYTES", 100)
-    shuffler = shuffle.Shuffler(tmp_path / "s", np.dtype("<u2"), seed=1, text_bytes=1000)
-    lengths = np.arange(1, 101)
-    for begin in range(0, 100, 10):
-        part = lengths[begin : begin + 10]
-        shuffler.add(np.concatenate([np.full(n, n, "<u2") for n in part]), part)
-    assert len(list((tmp_path / "s").iterdir())) == 11
-    documents = list(shuffler.documents())
+    orders = {}
+    for text_bytes in (1000, 10):
+        shuffler = shuffle.Shuffler(tmp_path / "s", np.dtype("<u2"), seed=1, text_bytes=text_bytes)
+        lengths = np.arange(1, 101)
+        for begin in range(0, 100, 10):
+            part = lengths[begin : begin + 10]
+            shuffler.add(np.concatenate([np.full(n, n, "<u2") for n in part]), part)
+        sizes = [path.stat().st_size for path in (tmp_path / "s").iterdir()]
+        assert len(sizes) == text_bytes // 100 + 1
+        documents = orders[text_bytes] = list(shuffler.documents())
+        assert not list((tmp_path / "s").iterdir())
+        (tmp_path / "s").rmdir()
+    assert [number for number, _ in orders[1000]] == [number for number, _ in orders[10]]
     assert sorted(number for number, _ in documents) == list(range(100))
     assert all(tokens.tolist() == [number + 1] * (number + 1) for number, tokens in documents)
     numbers = [number for number, _ in documents]
     assert abs(np.corrcoef(numbers, range(100))[0, 1]) < 0.4
-    assert not list((tmp_path / "s").iterdir())
 
 
 def test_separate_documents_writes_where_documents_begin(tokenizer_dir, tmp_path):

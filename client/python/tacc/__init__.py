@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tacc.fitting import FitResult, fit
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
+    from tacc.prepare import PreparedData, prepare
 
 # Name -> the module that has it.
 _HOME = {
@@ -102,6 +103,7 @@ _HOME = {
     "ModelConfig": "config_sections",
     "PPConfig": "config_sections",
     "Plan": "plans",
+    "PreparedData": "prepare",
     "Problem": "errors",
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
@@ -112,6 +114,7 @@ _HOME = {
     "VersionError": "errors",
     "Worker": "messages",
     "fit": "fitting",
+    "prepare": "prepare",
 }
 
 __all__ = [
@@ -154,6 +157,7 @@ __all__ = [
     "ModelConfig",
     "PPConfig",
     "Plan",
+    "PreparedData",
     "Problem",
     "ResourcesConfig",
     "SPConfig",
@@ -164,6 +168,7 @@ __all__ = [
     "VersionError",
     "Worker",
     "fit",
+    "prepare",
 ]
 
 

@@ -1,15 +1,16 @@
 """Turns conversations into tokens, and says which of them a model learns to write."""
 
+import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
+from tacc.conversation import NO_TARGET, parts_of_record
 from tacc.errors import InputError, this_python
 from tacc.records import Record
 
-FIELDS = ("messages", "prompt", "completion")
-ROLES = ("system", "user", "assistant")
 # What a tokenizer without a template gets: the roles as lines of plain text, EOS after what the assistant says.
 DEFAULT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -27,8 +28,10 @@ TEMPLATE_FILE = "chat_template.jinja"
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 MARK_IT = "mark what the assistant says in the template with {% generation %} and {% endgeneration %}"
 
+Span = tuple[int, int]  # Of characters: [begin, end).
 
-def open_template(folder: Path, eos_token: str):
+
+def open_template(folder: Path, eos_token: str) -> Any:
     """transformers' tokenizer of the folder, for its chat template."""
     try:
         from transformers import PreTrainedTokenizerFast
@@ -40,90 +43,52 @@ def open_template(folder: Path, eos_token: str):
     return tokenizer
 
 
-def add_default_template(folder: Path, eos_token: str) -> None:
-    """Writes DEFAULT_TEMPLATE where the tokenizer in `folder` has no template."""
-    if not open_template(folder, eos_token).chat_template:
-        (folder / TEMPLATE_FILE).write_text(DEFAULT_TEMPLATE, encoding="utf-8")
-
-
-def texts_of_record(record: Record) -> list[str]:
-    """What a tokenizer is trained on."""
-    parts = parts_of_record(record).values()
-    return [text for part in parts for text in ([part] if isinstance(part, str) else [m["content"] for m in part])]
-
-
-def parts_of_record(record: Record) -> dict:
-    """`messages`, or `prompt` and `completion`, both texts or both messages; checked."""
-    value = {name: record.value[name] for name in FIELDS if record.value.get(name) is not None}
-    if set(value) == {"messages"}:
-        _check_messages(record, "messages", value["messages"])
-        return value
-    if set(value) != {"prompt", "completion"}:
-        known = ", ".join(f'"{name}"' for name in list(record.value)[:10]) or "none"
-        raise record.fail(f'--chat wants either "messages" or "prompt" and "completion"; the fields are: {known}')
-    if all(isinstance(part, str) for part in value.values()):
-        if not value["completion"]:
-            raise record.fail('"completion" is empty: there is nothing to learn')
-        return value
-    for name, part in value.items():
-        _check_messages(record, name, part)
-    return value
-
-
-def _check_messages(record: Record, name: str, messages) -> None:
-    if not isinstance(messages, list) or not messages:
-        kind = "empty" if messages == [] else f"a {type(messages).__name__}"
-        raise record.fail(f'"{name}" is {kind}; wanted a list of {{"role": ..., "content": ...}}')
-    for number, message in enumerate(messages, 1):
-        where = f'"{name}", message {number}'
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise record.fail(f'{where}: wanted {{"role": ..., "content": ...}}')
-        role, content = message["role"], message.get("content")
-        if role not in ROLES or message.get("tool_calls"):
-            what = f"role {role!r}" if role not in ROLES else "tool_calls"
-            raise record.fail(f"{where}: {what}: only {', '.join(ROLES)} with text are read; write tool calls as text")
-        if not isinstance(content, str):
-            raise record.fail(f"{where} ({role}): content is a {type(content).__name__}; wanted a text")
-        if not content.strip() and role != "system":
-            raise record.fail(f"{where} ({role}): content is empty")
+def add_default_template(folder: Path, eos_token: str) -> bool:
+    """Writes DEFAULT_TEMPLATE where the tokenizer in `folder` has no template, and says whether."""
+    if open_template(folder, eos_token).chat_template:
+        return False
+    (folder / TEMPLATE_FILE).write_text(DEFAULT_TEMPLATE, encoding="utf-8")
+    return True
 
 
 class ChatEncoder:
     """Encodes records. The tokenizer's folder has a chat template, unless all records are texts."""
 
-    def __init__(self, tokenizer: Tokenizer, folder: Path, eos_token: str, eos_token_id: int, max_tokens: int):
-        """`max_tokens`: of a conversation, with EOS."""
+    def __init__(self, tokenizer: Tokenizer, folder: Path, eos_token: str, eos_token_id: int):
         # Without its post-processor, which adds special tokens (none here) and may trim spaces off the tokens' offsets.
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.post_processor = None
         self._folder = folder
         self._eos_token = eos_token
         self._eos_token_id = eos_token_id
-        self._max_tokens = max_tokens
         self._template: str | None = None  # Loaded when it is needed: that takes seconds.
 
+    @property
+    def has_used_template(self) -> bool:
+        return self._template is not None
+
     def encode(self, record: Record) -> tuple[list[int], list[bool]]:
-        """The tokens without a last EOS, and which of them are to be learned."""
+        """The tokens with EOS at the end, and which of them are to be learned. EOS that the text does not end with is learned
+        if what is learned goes up to it and has not ended by an EOS of its own, as a turn of many templates does."""
         parts = parts_of_record(record)
         if "messages" in parts:
-            ids, learned = self._encode_messages(record, parts["messages"])
+            ids, learned = self._encode_messages(record, parts["messages"], 0)
         elif isinstance(parts["prompt"], str):
             ids, learned = self._encode_texts(record, parts["prompt"], parts["completion"])
         else:
-            messages = parts["prompt"] + parts["completion"]
-            ids, learned = self._encode_by_prefixes(record, messages, len(parts["prompt"]))
+            ids, learned = self._encode_messages(record, parts["prompt"] + parts["completion"], len(parts["prompt"]))
         if not any(learned):
-            raise record.fail("no message of the assistant: there is nothing to learn")
-        if ids[-1] == self._eos_token_id:
-            ids, learned = ids[:-1], learned[:-1]
-            if not any(learned):
-                what = "the completion" if "completion" in parts else "what the assistant says"
-                raise record.fail(f"{what} is only EOS, which each sample gets: there is nothing else to learn")
-        if len(ids) + 1 > self._max_tokens:
-            raise record.fail(
-                f"{len(ids) + 1:,} tokens, more than --seq-len {self._max_tokens:,}: a sample would hold only a part; "
-                "give a larger --seq-len, or leave the record out"
-            )
+            is_text = isinstance(parts.get("completion"), str)
+            what = "the tokenizer has no token for the completion" if is_text else "no message of the assistant"
+            raise record.fail(f"{what}: {NO_TARGET}; leave the record out")
+        eos = self._eos_token_id
+        if ids[-1] != eos:
+            last = list(itertools.takewhile(lambda i: learned[i], range(len(ids) - 1, -1, -1)))
+            return [*ids, eos], [*learned, bool(last) and all(ids[i] != eos for i in last)]
+        if not any(learned[:-1]):
+            what = "the completion" if "completion" in parts else "what the assistant says"
+            raise record.fail(f"{what} is only EOS, which each sample gets: {NO_TARGET}; leave the record out")
+        learned[-1] |= learned[-2]  # Where a template marks the words alone, the model still has to learn to end them.
         return ids, learned
 
     def _ids(self, text: str) -> list[int]:
@@ -138,58 +103,65 @@ class ChatEncoder:
             )
         return ids, [i >= len(before) for i in range(len(ids))]
 
-    def _encode_messages(self, record: Record, messages: list[dict]) -> tuple[list[int], list[bool]]:
+    def _encode_messages(self, record: Record, messages: list[dict[str, Any]], first: int) -> tuple[list[int], list[bool]]:
+        """Learned is what the assistant says in the messages from `first` on. What comes before them is a prompt, and then
+        the template's marks do not count: all that follows the prompt is the completion, to the end of its turn."""
         self._load_template()
-        if not self._marks_generation:
-            return self._encode_by_prefixes(record, messages, 0)
-        text, generated = self._render(record, messages)
+        text, spans = self._render(record, messages)
+        if first > 0 or not self._marks_generation:
+            spans = self._spans_by_beginnings(record, messages, first, text)
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         # Of a character in several tokens, all but one may come as no characters, where it begins.
         tokens = [slice(begin, max(end, begin + 1)) for begin, end in encoded.offsets]
-        is_generated, has_token = bytearray(len(text) + 1), bytearray(len(text) + 1)
-        for begin, end in generated:
-            is_generated[begin:end] = b"\1" * (end - begin)
+        is_learned, has_token = bytearray(len(text) + 1), bytearray(len(text) + 1)
+        for begin, end in spans:
+            is_learned[begin:end] = b"\1" * (end - begin)
         for token in tokens:
             has_token[token] = b"\1" * (token.stop - token.start)
-        for begin, end in generated:
+        for begin, end in spans:
             if begin < end and not any(has_token[begin:end]):
                 raise record.fail(f"the tokenizer has no token for {text[begin:end]!r}, which the assistant says")
-        return encoded.ids, [any(is_generated[token]) for token in tokens]
+        learned = [any(is_learned[token]) for token in tokens]
+        if not any(learned) and any(message["role"] == "assistant" for message in messages[first:]):
+            raise record.fail(f"the chat template writes nothing that the assistant says: {NO_TARGET}; {MARK_IT}")
+        return encoded.ids, learned
 
-    def _encode_by_prefixes(self, record: Record, messages: list[dict], first: int) -> tuple[list[int], list[bool]]:
-        """A message of the assistant, of those from `first` on, is what comes after the tokens of what is before it."""
-        self._load_template()
-        ids = self._ids(self._render(record, messages)[0])
-        learned = [False] * len(ids)
+    def _spans_by_beginnings(self, record: Record, messages: list[dict[str, Any]], first: int, text: str) -> list[Span]:
+        """A message of the assistant is what `text`, the whole conversation, has after the conversation before it."""
+        spans = []
         for i in range(first, len(messages)):
             if messages[i]["role"] != "assistant":
                 continue
             where = f"message {i + 1} (assistant): "
-            before = self._ids(self._render(record, messages[:i], where, add_generation_prompt=True)[0])
-            until = self._ids(self._render(record, messages[: i + 1], where)[0])
-            if ids[: len(before)] != before or ids[: len(until)] != until:
+            before = self._render(record, messages[:i], where, add_generation_prompt=True)[0]
+            until = self._render(record, messages[: i + 1], where)[0]
+            if not (text.startswith(before) and text.startswith(until)):
                 raise record.fail(
                     f"{where}the chat template writes the conversation up to it otherwise than in the whole, so its "
                     f"tokens cannot be told; {MARK_IT}"
                 )
-            learned[len(before) : len(until)] = [True] * (len(until) - len(before))
-        return ids, learned
+            spans.append((len(before), max(len(before), len(until))))
+        return spans
 
     def _load_template(self) -> None:
         if self._template is None:
             tokenizer = open_template(self._folder, self._eos_token)
-            self._template, self._special_tokens = tokenizer.get_chat_template(), tokenizer.special_tokens_map
+            try:
+                self._template = tokenizer.get_chat_template()
+            except ValueError as error:  # Several, and none of them the default one.
+                raise InputError(f"{self._folder}: no chat template to take: {error}") from None
+            self._special_tokens = tokenizer.special_tokens_map
             self._marks_generation = GENERATION.search(self._template) is not None
 
-    def _render(self, record: Record, messages: list[dict], where: str = "", add_generation_prompt: bool = False):
-        """The text, and the spans of its characters that the template marks as the assistant's. With `where`, the messages
-        are those up to the one of that name or before it, which may be none."""
+    def _render(
+        self, record: Record, messages: list[dict[str, Any]], where: str = "", add_generation_prompt: bool = False
+    ) -> tuple[str, list[Span]]:
+        """The text, and the spans of it that the template marks as the assistant's. With `where`, the messages are those up
+        to the one of that name or before it, which may be none."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        # Columns of a table have null where a message lacks a field.
-        messages = [{name: value for name, value in message.items() if value is not None} for message in messages]
         try:
-            texts, spans = render_jinja_template(
+            rendered: Any = render_jinja_template(
                 [messages],
                 chat_template=self._template,
                 return_assistant_tokens_mask=self._marks_generation,
@@ -199,4 +171,5 @@ class ChatEncoder:
         except Exception as error:  # A template is a program, and may fail in any way.
             what = f"the chat template refuses {'the conversation up to it' if where else 'it'}: {error}"
             raise record.fail(f"{where}{what}; {MARK_IT}" if where else what) from None
+        texts, spans = rendered
         return texts[0], spans[0] if spans else []

@@ -11,6 +11,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tacc import records
 from tacc.errors import InputError, refuse_lfs_pointer
@@ -39,6 +40,7 @@ class TextFile:
     path: str
     num_bytes: int  # Of parquet, not compressed.
     format: str  # "text", or one of records.SUFFIXES.
+    place: str = ""  # Of .jsonl: what messages call a line, with {} for its number from 0; "": path and number from 1.
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,18 @@ class Counts:
     documents: int = 0
     empty: int = 0
     surrogates: int = 0
+    has_used_template: bool = False  # For conversations.
+    dropped: int = 0  # Conversations longer than a sample,
+    truncated: int = 0  # and those of which the beginning was taken.
     undecodable: dict[str, None] = field(default_factory=dict)
 
     def add(self, other: "Counts") -> None:
         self.documents += other.documents
         self.empty += other.empty
         self.surrogates += other.surrogates
+        self.has_used_template |= other.has_used_template
+        self.dropped += other.dropped
+        self.truncated += other.truncated
         self.undecodable |= other.undecodable
 
 
@@ -236,7 +244,7 @@ def read_records(piece: Piece, fields: tuple[str, ...]) -> Iterator[Record]:
     path = piece.file.path
     match piece.file.format:
         case "jsonl":
-            yield from records.read_jsonl(path, piece.begin, piece.end)
+            yield from records.read_jsonl(path, piece.begin, piece.end, piece.file.place)
         case "json":
             yield from records.read_json(path, fields)
         case "csv":
@@ -257,7 +265,7 @@ def whole_characters(text: str, counts: Counts) -> str:
     return text
 
 
-def whole_value(value, counts: Counts):
+def whole_value(value: Any, counts: Counts) -> Any:
     """A JSON value with `whole_characters` in all of its texts."""
     if isinstance(value, str):
         return whole_characters(value, counts)

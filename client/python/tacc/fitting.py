@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,8 +110,10 @@ def fit(
     if folder is None:
         folder = made.data(data, _options(prepare or {}, Path(model_path), shape, job.data.seq_len))
     job.update({"model": {"path": model_path}, "data": {"path": folder}, "train": train, "checkpoint": {"dir": out}})
-    if shape is not None and job.model.weights is None:
-        job.model.weights = "random"
+    if shape is not None:
+        made.tokenizer(folder)
+        if job.model.weights is None:
+            job.model.weights = "random"
     if job.data.eval_path is None and (folder / "eval/index.json").exists():
         job.data.eval_path = folder / "eval"
     job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
@@ -196,6 +198,12 @@ class _Made:
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
         return str(path.parent)
 
+    def tokenizer(self, data: Path) -> None:
+        """Gives a new model the tokenizer of its data, which comes along to the trained one."""
+        for file in sorted((data / "tokenizer").glob("*")):
+            if file.is_file() and not (self._out / "model" / file.name).exists():
+                shutil.copyfile(file, self._out / "model" / file.name)
+
     def data(self, data: Any, options: dict[str, Any]) -> Path:
         """The prepared folder of this data."""
         folder, note = self._out / "data", self._out / _MADE
@@ -206,9 +214,11 @@ class _Made:
                     f"{folder} was prepared from other data, or otherwise ({note} says how); choose another output_dir, or remove the folder"
                 )
             return folder
+        from tacc.prepare import prepare
+
         self._out.mkdir(parents=True, exist_ok=True)
         _write(note, json.dumps(of, indent=2) + "\n")
-        return Path(importlib.import_module("tacc.prepare").prepare(data, folder, **options))
+        return prepare(data, folder, **options).path
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tacc.errors import InputError, this_python
@@ -16,19 +17,22 @@ SUFFIXES = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+# The forms of a record that is a conversation (tacc/conversation.py), by the fields that make it one.
+CONVERSATIONS = (("messages",), ("conversations",), ("prompt", "completion"), ("instruction", "output"))
+CONVERSATION_FIELDS = '"messages", "conversations", "prompt" and "completion", or "instruction" and "output"'
 
 
 @dataclass(frozen=True)
 class Record:
-    value: dict
+    value: dict[str, Any]
     place: Callable[[], str]  # "FILE:LINE", found when it is asked for.
 
     def fail(self, what: str) -> InputError:
         return InputError(f"{self.place()}: {what}")
 
 
-def read_jsonl(path: str, begin: int, end: int) -> Iterator[Record]:
-    """The records whose lines begin in bytes [begin, end)."""
+def read_jsonl(path: str, begin: int, end: int, place: str = "") -> Iterator[Record]:
+    """The records whose lines begin in bytes [begin, end). `place`: see corpus.TextFile."""
     with open(path, "rb") as file:
         offset = begin
         if offset > 0:
@@ -40,15 +44,15 @@ def read_jsonl(path: str, begin: int, end: int) -> Iterator[Record]:
             if not line:
                 return
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                yield _record_of_line(line, path, offset)
+                yield _record_of_line(line, path, offset, place)
             offset += len(line)
 
 
-def _record_of_line(line: bytes, path: str, offset: int) -> Record:
+def _record_of_line(line: bytes, path: str, offset: int, pattern: str) -> Record:
     def place() -> str:
         with open(path, "rb") as file:
-            number = 1 + sum(file.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
-        return f"{path}:{number}"
+            before = sum(file.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
+        return pattern.format(before) if pattern else f"{path}:{before + 1}"
 
     try:
         value = json.loads(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
@@ -61,7 +65,8 @@ def _record_of_line(line: bytes, path: str, offset: int) -> Record:
 
 
 def read_json(path: str, fields: tuple[str, ...]) -> Iterator[Record]:
-    """The records of an array, of the only array in an object, or the object itself where it has one of `fields`."""
+    """The records of an array, of the only array in an object, or the object itself where it has the first of `fields` or,
+    if there are more, is a conversation."""
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -70,7 +75,8 @@ def read_json(path: str, fields: tuple[str, ...]) -> Iterator[Record]:
         raise InputError(f"{path}: not JSON: {error}; {otherwise(path)}") from None
     if isinstance(value, dict):
         arrays = [array for array in value.values() if _is_array_of_records(array)]
-        value = [value] if any(field in value for field in fields) or len(arrays) != 1 else arrays[0]
+        is_record = fields[0] in value or (len(fields) > 1 and is_conversation(value))
+        value = [value] if is_record or len(arrays) != 1 else arrays[0]
     if not isinstance(value, list):
         raise InputError(f"{path}: a JSON {type(value).__name__}; wanted an array of objects; {otherwise(path)}")
     for number, item in enumerate(value, 1):
@@ -78,7 +84,7 @@ def read_json(path: str, fields: tuple[str, ...]) -> Iterator[Record]:
             kind = type(item).__name__
             what = f"element {number} is a JSON {kind}; wanted an array of objects"
             raise InputError(f"{path}: {what}; {otherwise(path)}")
-        yield Record(item, lambda number=number: f"{path}: record {number}")
+        yield Record(item, partial("{}: record {}".format, path, number))
 
 
 def _is_array_of_records(value: Any) -> bool:
@@ -93,9 +99,9 @@ def read_table(path: str, delimiter: str) -> Iterator[Record]:
         try:
             for row in reader:
                 line = reader.line_num
-                record = Record(row, lambda line=line: f"{path}:{line}")
+                record = Record(row, partial("{}:{}".format, path, line))
                 if None in row or None in row.values():
-                    names = len(reader.fieldnames)
+                    names = len(reader.fieldnames or ())
                     raise record.fail(f"a row with more or fewer fields than the {names} of the first line")
                 yield record
         except (csv.Error, UnicodeDecodeError) as error:
@@ -103,7 +109,7 @@ def read_table(path: str, delimiter: str) -> Iterator[Record]:
             raise InputError(f"{path}:{reader.line_num + 1}: {what}") from None
 
 
-def _open_parquet(path: str):
+def _open_parquet(path: str) -> Any:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -129,24 +135,28 @@ def read_parquet(path: str, group: int, fields: tuple[str, ...]) -> Iterator[Rec
         if not columns:
             names = ", ".join(f'"{name}"' for name in file.schema_arrow.names[:10]) or "none"
             remedy = f"; {which_text(file.schema_arrow.names)}" if len(fields) == 1 else ""
-            wanted = " or ".join(f'"{field}"' for field in fields)
+            wanted = CONVERSATION_FIELDS if len(fields) > 1 else f'"{fields[0]}"'
             raise InputError(f"{path}: no column {wanted}; its columns: {names}{remedy}")
         number = sum(file.metadata.row_group(i).num_rows for i in range(group))
         try:
             for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=columns):
                 for row in batch.to_pylist():
                     number += 1
-                    yield Record(row, lambda number=number: f"{path}: row {number}")
+                    yield Record(row, partial("{}: row {}".format, path, number))
         except (ArrowException, OSError) as error:
             raise InputError(f"{path}: cannot be read after row {number}: {error}") from None
+
+
+def is_conversation(names: Iterable[str]) -> bool:
+    """Whether a record of these fields is in one of the forms."""
+    return any(set(names).issuperset(form) for form in CONVERSATIONS)
 
 
 def which_text(names: Iterable[str]) -> str:
     """What to do with records of these fields, of which none is the text."""
     names = set(names)
-    is_conversation = "messages" in names or {"prompt", "completion"} <= names or {"role", "content"} <= names
     say = "say which is the text with --text-field"
-    return f"these look like conversations: give --chat, or {say}" if is_conversation else say
+    return f"these look like conversations: give --chat, or {say}" if is_conversation(names) else say
 
 
 def otherwise(path: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 import struct
 import tempfile
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -39,8 +40,8 @@ class DatasetWriter:
         self._vocab_size = vocab_size
         self._dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
         self._shard_tokens = shard_tokens
-        self._shards: list[dict] = []
-        self._file = None
+        self._shards: list[dict[str, Any]] = []
+        self._file: BinaryIO | None = None
         self._shard_num_tokens = 0
         self._shard_num_documents = 0
         self._max_token_id = 0
@@ -54,13 +55,13 @@ class DatasetWriter:
 
     @property
     def num_tokens(self) -> int:
-        return sum(shard["num_tokens"] for shard in self._shards) + self._shard_num_tokens
+        return sum(int(shard["num_tokens"]) for shard in self._shards) + self._shard_num_tokens
 
     @property
     def num_documents(self) -> int:
-        return sum(shard["num_documents"] for shard in self._shards) + self._shard_num_documents
+        return sum(int(shard["num_documents"]) for shard in self._shards) + self._shard_num_documents
 
-    def append(self, tokens: np.ndarray, loss_mask: np.ndarray | None = None) -> None:
+    def append(self, tokens: np.ndarray[Any, Any], loss_mask: np.ndarray[Any, Any] | None = None) -> None:
         """Appends one document, its EOS included. It may cross into further shards; it counts where it begins.
         `loss_mask`, with a writer of it: for each token whether it is a target."""
         tokens = tokens.astype(self._dtype, copy=False)
@@ -68,14 +69,15 @@ class DatasetWriter:
         is_begin = True
         segment = self.num_documents % 256
         while len(tokens) > 0:
-            if self._shard_num_tokens == self._shard_tokens:
-                self._end_shard()
+            if self._file is not None and self._shard_num_tokens == self._shard_tokens:
+                self._end_shard(self._file)
             if self._file is None:
                 self._file = open(self._shard_path(), "wb", buffering=1 << 20)
                 self._file.write(bytes(self._data_offset))
             part = tokens[: self._shard_tokens - self._shard_num_tokens]
             self._file.write(part.tobytes())
             if self._loss_mask is not None:
+                assert loss_mask is not None
                 self._loss_mask.write(loss_mask[: len(part)].astype("u1").tobytes())
                 loss_mask = loss_mask[len(part) :]
             self._segments.append((segment, len(part)))
@@ -87,27 +89,27 @@ class DatasetWriter:
     def _shard_path(self) -> Path:
         return self._folder / f"{len(self._shards):05d}.tacc"
 
-    def _end_shard(self) -> None:
+    def _end_shard(self, file: BinaryIO) -> None:
         path = self._shard_path()
         columns = [(b"tokens", self._dtype.itemsize, self._data_offset)]
         if self._loss_mask is not None:
-            columns.append((b"loss_mask", 1, self._file.tell()))
+            columns.append((b"loss_mask", 1, file.tell()))
             self._loss_mask.seek(0)
-            shutil.copyfileobj(self._loss_mask, self._file)
+            shutil.copyfileobj(self._loss_mask, file)
             self._loss_mask.seek(0)
             self._loss_mask.truncate()
         if self._separate_documents:
-            columns.append((b"segment", 1, self._file.tell()))
+            columns.append((b"segment", 1, file.tell()))
             for segment, length in self._segments:
-                self._file.write(bytes([segment]) * length)
+                file.write(bytes([segment]) * length)
         self._segments = []
-        self._file.seek(0)
-        self._file.write(struct.pack("<8sIIQ40x", MAGIC, VERSION, len(columns), self._shard_num_tokens))
+        file.seek(0)
+        file.write(struct.pack("<8sIIQ40x", MAGIC, VERSION, len(columns), self._shard_num_tokens))
         for column in columns:
-            self._file.write(struct.pack("<16sQQ", *column))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+            file.write(struct.pack("<16sQQ", *column))
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
         self._file = None
         self._shards.append(
             {
@@ -121,10 +123,10 @@ class DatasetWriter:
         self._shard_num_tokens = 0
         self._shard_num_documents = 0
 
-    def close(self, *, tokenizer: dict, seq_len: int) -> dict:
+    def close(self, *, tokenizer: dict[str, Any], seq_len: int) -> dict[str, Any]:
         """Writes index.json and returns it. `tokenizer`: fingerprint, eos_token, eos_token_id."""
         if self._file is not None:
-            self._end_shard()
+            self._end_shard(self._file)
         hashes = "".join(shard["sha256"] + "\n" for shard in self._shards)
         index = {
             "format": FORMAT,

@@ -1,25 +1,26 @@
 """Shuffles documents of tokens through files, in bounded memory.
 
-Each document goes to a bucket by a hash of (seed, its number); a bucket is small enough for memory and is put in the
-order of a second hash. The result is a function of the seed and the documents alone.
+The order is that of a hash of (seed, number of the document). A bucket holds a range of the hash and is small enough to
+be put in order in memory, so the result is a function of the seed and the documents alone, not of the number of buckets.
 """
 
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 MAX_BUCKETS = 512
 BUCKET_TEXT_BYTES = 128 << 20  # Of text, about a third as many tokens.
 
-_BUCKET, _ORDER, _HELD_OUT = 1, 2, 3  # What a hash is for.
+_ORDER, _HELD_OUT = 2, 3  # What a hash is for.
 
 
-def document_hash(seed: int, purpose: int, first: int, count: int) -> np.ndarray:
+def document_hash(seed: int, purpose: int, first: int, count: int) -> np.ndarray[Any, Any]:
     """One 64-bit hash for each document number in [first, first + count)."""
 
-    def mix(x: np.ndarray) -> np.ndarray:  # SplitMix64's.
+    def mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:  # SplitMix64's.
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return x ^ (x >> np.uint64(31))
@@ -31,7 +32,7 @@ def document_hash(seed: int, purpose: int, first: int, count: int) -> np.ndarray
 
 
 class Shuffler:
-    def __init__(self, folder: Path, dtype: np.dtype, seed: int, text_bytes: int):
+    def __init__(self, folder: Path, dtype: np.dtype[Any], seed: int, text_bytes: int):
         folder.mkdir()
         num_buckets = min(MAX_BUCKETS, text_bytes // BUCKET_TEXT_BYTES + 1)
         self._paths = [folder / f"{i:03d}" for i in range(num_buckets)]
@@ -42,13 +43,15 @@ class Shuffler:
         self._seed = seed
 
     @property
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> np.ndarray[Any, Any]:
         return np.frombuffer(self._lengths, dtype=np.uint32)
 
-    def add(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
+    def add(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
         """Adds documents one after the other: `tokens` of all, and the length of each."""
         first = len(self._lengths)
-        buckets = document_hash(self._seed, _BUCKET, first, len(lengths)) % np.uint64(len(self._paths))
+        # By the upper half of the hash, since all of it times the number of buckets would not fit into 64 bits.
+        upper = document_hash(self._seed, _ORDER, first, len(lengths)) >> np.uint64(32)
+        buckets = upper * np.uint64(len(self._paths)) >> np.uint64(32)
         self._lengths.frombytes(lengths.astype(np.uint32).tobytes())
         begin = 0
         for i, (bucket, length) in enumerate(zip(buckets.tolist(), lengths.tolist())):
@@ -56,7 +59,7 @@ class Shuffler:
             self._members[bucket].append(first + i)
             begin += length
 
-    def documents(self) -> Iterator[tuple[int, np.ndarray]]:
+    def documents(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
         """All documents, (number, tokens), in their new order. Removes the files."""
         for file in self._files:
             file.close()
@@ -70,18 +73,18 @@ class Shuffler:
                 yield int(numbers[i]), tokens[end - int(self.lengths[numbers[i]]) : end]
             path.unlink()
 
-    def held_out(self, fraction: float) -> tuple[set[int], dict[int, int]]:
+    def held_out(self, fraction: float, may_cut: bool) -> tuple[set[int], dict[int, int]]:
         """The documents to hold out, whole, and those of which only so many last tokens are held out.
 
-        Whole documents in the order of a hash until they reach the fraction of all tokens. A document longer than a
-        tenth of the corpus (and than the fraction) is not taken whole; when the others do not reach half of the
-        fraction, the end of one such document makes up for it.
+        Whole documents in the order of a hash until they reach the fraction of all tokens; never all. With `may_cut`, a
+        document longer than a tenth of the corpus (and than the fraction) is not taken whole; when the others do not
+        reach half of the fraction, the end of one such document makes up for it.
         """
         lengths = self.lengths.astype(np.int64)
         total = int(lengths.sum())
         goal = max(1, round(fraction * total))
         order = np.argsort(document_hash(self._seed, _HELD_OUT, 0, len(lengths)), kind="stable")
-        is_long = lengths[order] > max(goal, total // 10)
+        is_long = (lengths[order] > max(goal, total // 10)) & may_cut
         short = order[~is_long]
         reached = np.cumsum(lengths[short])
         count = min(int(np.searchsorted(reached, goal)) + 1, len(short), len(lengths) - 1)
