@@ -22,6 +22,7 @@ from tacc.version import __version__
 if TYPE_CHECKING:
     from tacc.aio import AsyncClient, AsyncJob
     from tacc.client import Client, Job
+    from tacc.comparison import Comparison, compare
     from tacc.config import Config, ConfigNote
     from tacc.config_sections import (
         CheckpointConfig,
@@ -72,6 +73,7 @@ _HOME = {
     "Checkpoint": "messages",
     "CheckpointConfig": "config_sections",
     "Client": "client",
+    "Comparison": "comparison",
     "ComputeConfig": "config_sections",
     "Config": "config",
     "ConfigError": "errors",
@@ -113,6 +115,7 @@ _HOME = {
     "TrainConfig": "config_sections",
     "VersionError": "errors",
     "Worker": "messages",
+    "compare": "comparison",
     "fit": "fitting",
     "prepare": "prepare",
 }
@@ -126,6 +129,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointConfig",
     "Client",
+    "Comparison",
     "ComputeConfig",
     "Config",
     "ConfigError",
@@ -167,6 +171,7 @@ __all__ = [
     "TrainConfig",
     "VersionError",
     "Worker",
+    "compare",
     "fit",
     "prepare",
 ]
