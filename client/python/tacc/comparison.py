@@ -49,7 +49,7 @@ class Comparison:
             for item in items:
                 record.take(item)
             self._records.append(record)
-        specs = [flat(status.spec or {}) for status, _ in runs]
+        specs = [{name: value for name, value in flat(status.spec or {}).items() if value != []} for status, _ in runs]
         names = dict.fromkeys(name for spec in specs for name in spec if name not in _OF_A_RUN)
         columns = {name: [spec.get(name) for spec in specs] for name in names}
         self.settings: dict[str, list[Any]] = {name: values for name, values in columns.items() if any(v != values[0] for v in values)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 import time
@@ -19,7 +20,7 @@ from tacc.numbers import count_text, percent_text, seconds_text
 # Between light and dark: each is told from white and from black.
 _TRAIN, _EVAL = "#3584c6", "#e06c1f"
 _COLOURS = {"failed": "#d64541", "cancelled": "#b9770e", "finished": "#2f9e5b"}
-_NOTED = ("warning", "restarting", "resumed", "hang", "exported", "ended")
+_NOTED = ("warning", "restarting", "resumed", "hang")
 _RATE_STEPS = 50  # Steps over which rates are taken.
 _NOTES = 3
 
@@ -109,8 +110,17 @@ class Record:
         if self.phase in ("failed", "cancelled", "waiting", "compiling") and self.status.reason:
             out.append(self.status.reason)
         if self.phase == "finished" and self.status.exported_path:
-            out.append(f"model: {self.status.exported_path}")
+            out.append(f"model: {near(self.status.exported_path)}")
         return list(dict.fromkeys(out))
+
+
+def near(path: str) -> str:
+    """The path as one would write it here."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # The folder where this process is has gone.
+        return path
+    return path if relative.startswith("..") else relative
 
 
 def record_html(record: Record) -> str:

@@ -16,6 +16,7 @@ from tacc import calls
 from tacc.client import Client, Job
 from tacc.config import Config
 from tacc.config_sections import TrainOptions
+from tacc.display import near
 from tacc.errors import ConflictError, InputError
 from tacc.messages import JobStatus
 
@@ -47,7 +48,7 @@ class FitResult:
 
     def __repr__(self) -> str:
         loss = f", loss {self.status.last_step.loss:.4f}" if self.status.last_step else ""
-        return f"FitResult({str(self.path)!r}, step {self.status.step}{loss})"
+        return f"FitResult({near(str(self.path))!r}, step {self.status.step}{loss})"
 
     def _repr_html_(self) -> str:
         return self.job._repr_html_()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from html import escape
 
 
-def card(inside: str) -> str:
-    return f'<div style="font: 13px/1.5 system-ui, sans-serif; max-width: 60em">{inside}</div>'
+def card(inside: str, *, width: str = "60em") -> str:
+    """What a notebook shows of one thing, at most so wide."""
+    return f'<div style="font: 13px/1.5 system-ui, sans-serif; max-width: {width}">{inside}</div>'
 
 
 def heading(name: str, word: str, colour: str) -> str:
@@ -23,10 +24,17 @@ def paragraph(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table. The last column takes the room that is left, and wraps."""
     style = "text-align: left; padding: .15em .8em .15em 0; border: none; font-variant-numeric: tabular-nums; vertical-align: top"
-    head = "".join(f'<th style="{style}">{escape(text)}</th>' for text in heads)
-    body = "".join("<tr>" + "".join(f'<td style="{style}">{escape(text)}</td>' for text in row) + "</tr>" for row in rows)
-    return f'<table style="font: inherit; color: inherit; border-collapse: collapse; margin: 0"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        narrow = f'<{tag} style="{style}; white-space: nowrap">'
+        last = f'<{tag} style="{style}">'
+        return "<tr>" + "".join(f"{narrow if i + 1 < len(row) else last}{escape(text)}</{tag}>" for i, text in enumerate(row)) + "</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
+    outer = "font: inherit; color: inherit; border-collapse: collapse; margin: 0"
+    return f'<table style="{outer}"><thead>{cells("th", heads)}</thead><tbody>{body}</tbody></table>'
 
 
 def bar(share: float, label: str, colour: str) -> str:
