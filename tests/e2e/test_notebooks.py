@@ -8,7 +8,7 @@ import pytest
 from cluster import ROOT, Cluster
 
 sys.path.insert(0, str(ROOT / "examples/notebooks"))
-import execute  # noqa: E402
+import execute
 
 # What each is to show: a part of the HTML of its outputs -> how often at least.
 SHOWN = {

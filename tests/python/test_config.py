@@ -1,6 +1,7 @@
 """tacc.Config: the fields of the job file and TorchAcc's names; what no coordinator is needed for."""
 
 import copy
+import enum
 import json
 import pickle
 import re
@@ -67,7 +68,7 @@ def test_attributes_keywords_dict_and_yaml_say_the_same(tmp_path):
     assert by_attributes.dist.fsdp.size == 4
 
 
-@pytest.mark.parametrize("text", ["yes", "1e-4", "010", "a: b", "# no", "ünï", "null", "~", "-", "12:30", "2026-01-01", "a\nb", "'", '"', "tab\there"])
+@pytest.mark.parametrize("text", ["yes", "1e-4", "010", "a: b", "# no", "ünï", "null", "~", "-", "12:30", "2026-01-01", "a\nb", "'", '"', "tab\there", "\x7f", "\x85", "\u2028", "\ufeff", "\x00", "😀"])
 def test_any_text_comes_back_from_yaml(tmp_path, text):
     config = tacc.Config(name=text, dist={"pins": {text: text}})
     config.to_yaml(tmp_path / "job.yaml")
@@ -93,6 +94,10 @@ def test_none_leaves_it_to_the_planner():
         (lambda c: setattr(c.train, "seed", object()), "train.seed: <object object"),
         (lambda c: c.update({"train": {"sead": 1}}), 'unknown field "sead" in train; did you mean "seed"?'),
         (lambda c: tacc.Config({1: 2}), "a job: the name of a field is text, not 1"),
+        (lambda c: tacc.Config("job.yaml"), "a job: fields are a dict, not 'job.yaml'"),
+        (lambda c: c.update(["train"]), "a job: fields are a dict, not ['train']"),
+        (lambda c: setattr(c.dist.fsdp, "wrap_layer_cls", {Path}), 'dist.fsdp.wrap_layer_cls: a class is given by its name, "Path"'),
+        (lambda c: setattr(c.dist.fsdp, "size", len), "dist.fsdp.size: <built-in function len> is no value of a job file"),
     ],
 )
 def test_a_wrong_name_is_an_error_with_the_nearest(act, wanted):
@@ -117,11 +122,34 @@ def test_a_torchacc_option_without_a_meaning_is_accepted_with_a_note(path):
         setattr(target, name, None)  # Its default: no note.
 
 
-def test_numbers_of_numpy_and_torch_are_numbers():
+def test_a_copy_and_a_dict_share_nothing_with_it():
+    config = tacc.Config(dist={"topology": ["dp", "fsdp"], "pins": {"a": "b"}})
+    copied, values = copy.deepcopy(config), config.to_dict()
+    copied.dist.topology.append("tp")
+    values["dist"]["topology"].append("cp")
+    values["dist"]["pins"].clear()
+    assert config.to_dict() == {"dist": {"topology": ["dp", "fsdp"], "pins": {"a": "b"}}}
+
+
+def test_values_of_other_types_become_plain_ones(tmp_path):
+    """Of NumPy, and Enums of texts as transformers has them."""
     import numpy as np
 
-    config = tacc.Config(train={"max_steps": np.int64(3), "learning_rate": np.float32(0.5)})
-    assert json.dumps(config.to_dict()) == '{"train": {"max_steps": 3, "learning_rate": 0.5}}'
+    class Scheduler(str, enum.Enum):
+        COSINE = "cosine"
+
+    config = tacc.Config(train={"max_steps": np.int64(3), "learning_rate": np.float32(0.5), "weight_decay": np.float64(0.1), "lr_scheduler_type": Scheduler.COSINE})
+    assert json.dumps(config.to_dict()) == '{"train": {"max_steps": 3, "learning_rate": 0.5, "lr_scheduler_type": "cosine", "weight_decay": 0.1}}'
+    assert {type(value) for value in config.to_dict()["train"].values()} == {int, float, str}
+    config.to_yaml(tmp_path / "job.yaml")
+    assert tacc.Config.from_yaml(tmp_path / "job.yaml") == config
+
+
+@pytest.mark.parametrize("text", ["name: a\nname: b\n", "name: a\ntrain: {max_steps: 1, max_steps: 2}\n", "? [a]\n: b\n", "[a]", "a: ["])
+def test_yaml_that_says_two_things_or_none_is_an_error(tmp_path, text):
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(tacc.ConfigError, match=r"is there twice|unhashable|is a map of fields|expected"):
+        tacc.Config.from_yaml(tmp_path / "job.yaml")
 
 
 def test_update_lays_over_what_is_given():

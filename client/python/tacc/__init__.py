@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tacc.fitting import FitResult, fit
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
-    from tacc.prepare import PreparedData, prepare
+    from tacc.prepare_data import PreparedData, prepare
 
 # Name -> the module that has it.
 _HOME = {
@@ -105,7 +105,7 @@ _HOME = {
     "ModelConfig": "config_sections",
     "PPConfig": "config_sections",
     "Plan": "plans",
-    "PreparedData": "prepare",
+    "PreparedData": "prepare_data",
     "Problem": "errors",
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
@@ -117,7 +117,7 @@ _HOME = {
     "Worker": "messages",
     "compare": "comparison",
     "fit": "fitting",
-    "prepare": "prepare",
+    "prepare": "prepare_data",
 }
 
 __all__ = [

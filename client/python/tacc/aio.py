@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,11 +14,11 @@ import grpc.aio
 
 from tacc import calls, daemon
 from tacc import export as exporting
-from tacc.calls import Call, LogStream, Patience, Spec, WatchItem, WatchStream
-from tacc.errors import AnswerTimeoutError, CoordinatorError, TaccError
+from tacc.calls import Call, Deadline, LogStream, Patience, Spec, WatchItem, WatchStream
+from tacc.connections import Connections
+from tacc.errors import CoordinatorError, TaccError
 from tacc.messages import Checkpoint, CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, PlanSummary, StepMetrics, Worker
 from tacc.plans import Plan
-from tacc.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 
 T = TypeVar("T")
 
@@ -36,30 +37,42 @@ class AsyncClient:
     def __init__(self, address: str | None = None, *, start: bool = True):
         self._given, self._start = address, start
         self.address = address or ""
-        self._channel: grpc.aio.Channel | None = None
-        self._stub: Any = None
+        self._connections: Connections[grpc.aio.Channel] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._was_connected = False
 
     async def connect(self) -> Self:
-        """Connects, and starts a coordinator where there is none. Raises what `Client` raises."""
+        """Connects, and starts a coordinator where there is none; changes nothing where it is connected. Raises what `Client` raises.
+
+        A connection belongs to the event loop in which it is made. TaccError: it has one in another, which still runs.
+        """
+        loop = asyncio.get_running_loop()
+        if self._connections is not None and self._loop is loop:
+            return self
+        if self._connections is not None and self._loop is not None and not self._loop.is_closed():
+            raise self._elsewhere()
         if self._given is not None:
             self.address = daemon.check_address(self._given, "address")
         else:
             self.address = await asyncio.to_thread(daemon.local_address, self._start)
-        self._channel = grpc.aio.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS)
-        self._stub = CoordinatorServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._connections = Connections(lambda: grpc.aio.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
+        self._loop = loop
         try:
             calls.check_version(await self.version(), self.address)
-        except TaccError:
+        except BaseException:
             await self.close()
             raise
         return self
 
     async def close(self) -> None:
-        """Ends the connection. Jobs go on."""
-        if self._channel is not None:
-            await self._channel.close()
-        self._channel = self._stub = None
+        """Ends the connection. Jobs go on; what waits for them in other tasks ends with a TaccError."""
+        connections, self._connections = self._connections, None
+        if connections is not None and self._loop is asyncio.get_running_loop():
+            for channel in connections.channels:
+                await channel.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), start=self._start), (self.address or self._given,)
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -83,16 +96,12 @@ class AsyncClient:
     async def submit(self, spec: Spec, *, request_id: str | None = None) -> AsyncJob:
         """As `Client.submit`."""
         call = calls.submit_job(await self._read(spec), request_id)
-        patience = Patience(self.address)
-        give_up = asyncio.get_running_loop().time() + calls.SUBMIT_RETRY_SECONDS
+        patience = Patience(self.address, calls.RETRY_SECONDS)
         while True:
             try:
                 return AsyncJob(self, await self._run(call))
             except CoordinatorError as error:  # Asked again with the same id, it makes no second job.
-                seconds = patience.after(error)
-                if asyncio.get_running_loop().time() + seconds > give_up:
-                    raise
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(patience.after(error))
 
     async def jobs(self, limit: int = 100) -> list[AsyncJob]:
         """As `Client.jobs`."""
@@ -117,58 +126,86 @@ class AsyncClient:
         calls.check_paths(job, await self.version())
         return job
 
-    async def _run(self, call: Call[T]) -> T:
-        if self._stub is None:
-            raise CoordinatorError("not connected: use `async with tacc.AsyncClient() as client`, or await client.connect()")
+    def _connected(self) -> Connections[grpc.aio.Channel]:
+        """The connections. TaccError: there are none in this event loop."""
+        if self._connections is None:
+            raise self._closed()
+        if self._loop is not asyncio.get_running_loop():
+            raise self._elsewhere()
+        return self._connections
+
+    def _closed(self) -> TaccError:
+        if self._was_connected:
+            return calls.closed(self.address)
+        return CoordinatorError("not connected: use `async with tacc.AsyncClient() as client`, or await client.connect()")
+
+    def _elsewhere(self) -> TaccError:
+        return TaccError("this AsyncClient is connected in another event loop; make one in each loop, or use tacc.Client, which threads may share")
+
+    def _ended_by_close(self) -> bool:
+        """Whether a call was cancelled because the client was closed, and not the task that waits for it."""
+        task = asyncio.current_task()
+        return self._connections is None and (task is None or not task.cancelling())
+
+    async def _run(self, call: Call[T], seconds: float | None = None) -> T:
+        """What the call answers, in the seconds at most that are given, if any are."""
+        service = self._connected().service
         try:
-            answer = await getattr(self._stub, call.method)(call.request, timeout=call.seconds)
+            answer = await getattr(service, call.method)(call.request, timeout=min(call.seconds, seconds or call.seconds))
         except grpc.RpcError as error:
             raise self._explained(error) from None
+        except asyncio.CancelledError:
+            if self._ended_by_close():
+                raise self._closed() from None
+            raise
         self._was_connected = True
         return call.convert(answer)
 
-    async def _run_patiently(self, call: Call[T]) -> T:
+    async def _run_patiently(self, call: Call[T], deadline: Deadline) -> T:
         """The same of a coordinator that was there: while it is away, it is asked again."""
         patience = Patience(self.address)
         while True:
+            left = deadline.left()
             try:
-                return await self._run(call)
-            except CoordinatorError as error:
-                await asyncio.sleep(patience.after(error))
+                return await self._run(call, left)
+            except TaccError as error:
+                why = error
+            deadline.left()
+            await asyncio.sleep(deadline.pause(patience.after(why)))
 
     def _explained(self, error: grpc.RpcError) -> TaccError:
+        if self._connections is None:
+            return self._closed()
         explained = calls.explain(error, self.address, self._was_connected)
         self._was_connected = self._was_connected or not isinstance(explained, CoordinatorError)
         return explained
 
-    async def _stream(self, stream: WatchStream | LogStream, timeout: float | None = None) -> AsyncIterator[Any]:
-        clock = asyncio.get_running_loop().time
-        deadline = None if timeout is None else clock() + timeout
-        patience = Patience(self.address)
+    async def _stream(self, stream: WatchStream | LogStream, deadline: Deadline) -> AsyncIterator[Any]:
+        patience = Patience(self.address, None if stream.follow else calls.RETRY_SECONDS)
         while True:
-            left = None if deadline is None else deadline - clock()
-            if left is not None and left <= 0:
-                calls.no_answer(stream.job, timeout or 0)
-            call = getattr(self._stub, stream.method)(stream.request(), timeout=left)
-            try:
-                async for response in call:
-                    self._was_connected = True
-                    patience.came()
-                    for item in stream.take(response):
-                        yield item
-                if not stream.follow or calls.has_ended(await self._run(calls.get_job(stream.job))):
-                    return
-                seconds = patience.after(CoordinatorError("the stream ended"))
-            except (grpc.RpcError, TaccError) as error:
-                explained = self._explained(error) if isinstance(error, grpc.RpcError) else error
-                if isinstance(explained, AnswerTimeoutError):
-                    if timeout is not None:
-                        calls.no_answer(stream.job, timeout)
-                    explained = CoordinatorError(str(explained))
-                seconds = patience.after(explained)
-            finally:
-                call.cancel()
-            await asyncio.sleep(seconds if deadline is None else max(0.0, min(seconds, deadline - clock())))
+            with self._connected().stream() as service:
+                call = getattr(service, stream.method)(stream.request(), timeout=deadline.left())
+                try:
+                    async for response in call:
+                        self._was_connected = True
+                        patience.came()
+                        for item in stream.take(response):
+                            yield item
+                    if not stream.follow or calls.has_ended(await self._run(calls.get_job(stream.job), deadline.left())):
+                        return
+                    why: TaccError = CoordinatorError("the stream ended")
+                except grpc.RpcError as error:
+                    why = self._explained(error)
+                except asyncio.CancelledError:
+                    if not self._ended_by_close():
+                        raise
+                    raise self._closed() from None
+                except TaccError as error:
+                    why = error
+                finally:
+                    call.cancel()
+            deadline.left()
+            await asyncio.sleep(deadline.pause(patience.after(why)))
 
 
 class AsyncJob:
@@ -190,11 +227,11 @@ class AsyncJob:
         self, cursor: int = 0, *, events: bool = True, metrics: bool = True, follow: bool = True, timeout: float | None = None
     ) -> AsyncIterator[WatchItem]:
         """As `Job.watch`."""
-        return self._client._stream(WatchStream(self.id, cursor, events=events, metrics=metrics, follow=follow), timeout)
+        return self._client._stream(WatchStream(self.id, cursor, events=events, metrics=metrics, follow=follow), Deadline(self.id, timeout))
 
     def logs(self, follow: bool = False, *, rank: int | None = None, tail: int = 0) -> AsyncIterator[LogLine]:
         """As `Job.logs`."""
-        return self._client._stream(LogStream(self.id, rank=rank, tail=tail, follow=follow))
+        return self._client._stream(LogStream(self.id, rank=rank, tail=tail, follow=follow), Deadline(self.id, None))
 
     async def events(self) -> list[JobEvent]:
         """As `Job.events`."""
@@ -211,10 +248,12 @@ class AsyncJob:
         """As `Job.wait`."""
         from tacc.display import shown_async
 
-        async def status() -> JobStatus:
-            return await self._client._run_patiently(calls.get_job(self.id))
+        deadline = Deadline(self.id, timeout)
 
-        items = self.watch(timeout=timeout)
+        async def status() -> JobStatus:
+            return await self._client._run_patiently(calls.get_job(self.id), deadline)
+
+        items = self._client._stream(WatchStream(self.id), deadline)
         async for _ in shown_async(status, items) if progress else items:
             pass
         return calls.outcome(await status())

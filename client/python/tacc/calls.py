@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import logging
 import os
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 from google.protobuf.message import Message as ProtobufMessage
 
 from tacc.config import Config
-from tacc.config_base import plain_job
+from tacc.config_base import plain_job, quoted
 from tacc.errors import (
     AnswerTimeoutError,
     ConflictError,
@@ -31,6 +33,7 @@ from tacc.errors import (
     Problem,
     TaccError,
     VersionError,
+    printable,
 )
 from tacc.messages import CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
 from tacc.v1 import coordinator_pb2 as pb
@@ -46,12 +49,19 @@ log = logging.getLogger("tacc")
 
 CALL_SECONDS = 10.0
 LONG_CALL_SECONDS = 120.0  # Plans and submits may read a model's headers.
-SUBMIT_RETRY_SECONDS = 10.0
+RETRY_SECONDS = 10.0  # How long what does not follow a job is asked for again while the coordinator is away.
+MAX_TEXT = 1 << 20  # Of a job; the coordinator refuses less.
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     # By this name gRPC means how long one attempt to connect may take: a loaded machine needs more than the pause between two attempts.
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 2000),
+    # A stream whose coordinator hangs, or whose machine is gone without a word, breaks after this long.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # Counts where it is longer.
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # Each channel has a connection of its own.
     ("grpc.enable_http_proxy", 0),  # A coordinator is reached directly, whatever http_proxy says.
     ("grpc.max_receive_message_length", 64 << 20),
 ]
@@ -76,10 +86,12 @@ def get_version() -> Call[CoordinatorVersion]:
 
 
 def get_job(job: str) -> Call[JobStatus]:
-    return Call("Get", pb.GetRequest(job=job), lambda answer: JobStatus.from_proto(answer.job))
+    return Call("Get", pb.GetRequest(job=_sent(job, "a job's name")), lambda answer: JobStatus.from_proto(answer.job))
 
 
 def list_jobs(limit: int) -> Call[list[JobStatus]]:
+    if limit < 1:
+        raise ValueError(f"limit = {limit} is less than 1")
     return Call("List", pb.ListRequest(limit=limit), lambda answer: [JobStatus.from_proto(job) for job in answer.jobs])
 
 
@@ -93,7 +105,7 @@ def cancel_job(job: str, now: bool) -> Call[JobStatus]:
 
 
 def submit_job(spec: job_pb2.JobSpec, request_id: str | None) -> Call[JobStatus]:
-    request = pb.SubmitRequest(spec=spec, request_id=request_id or uuid.uuid4().hex)
+    request = pb.SubmitRequest(spec=spec, request_id=_sent(request_id or uuid.uuid4().hex, "request_id"))
     return Call("Submit", request, lambda answer: JobStatus.from_proto(answer.job), LONG_CALL_SECONDS)
 
 
@@ -103,17 +115,23 @@ def plan_job(spec: job_pb2.JobSpec, gpus: int | None, cluster: Mapping[str, Any]
     if gpus is not None:
         target.pop("nodes", None)
         target["gpus"] = gpus
-    request = pb.PlanRequest(spec=spec, cluster_json=json.dumps(target) if target else "")
+    try:
+        text = json.dumps(target) if target else ""
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"cluster = {cluster!r} is not the fields of a cluster file: {error}") from error
+    request = pb.PlanRequest(spec=spec, cluster_json=text)
     return Call("Plan", request, lambda answer: json.loads(answer.candidates_json), LONG_CALL_SECONDS)
 
 
 def read_job(spec: Spec) -> Call[job_pb2.JobSpec]:
     """The job that a job file, a dict or a Config says. The answer's InvalidJobError has all that is wrong."""
     file = ""
-    if isinstance(spec, Config):
-        text, directory = _json(spec.to_dict()), spec.directory
-    elif isinstance(spec, Mapping):
-        text, directory = _json(plain_job(spec)), os.getcwd()
+    if isinstance(spec, Config | Mapping):
+        try:
+            text = quoted(spec.to_dict() if isinstance(spec, Config) else plain_job(spec))
+        except RecursionError as error:
+            raise InputError("the job holds itself, or far too many levels of fields") from error
+        directory = spec.directory if isinstance(spec, Config) else os.getcwd()
     elif isinstance(spec, str | os.PathLike):
         path = Path(spec)
         file, directory = os.fspath(path), str(path.absolute().parent)
@@ -126,12 +144,19 @@ def read_job(spec: Spec) -> Call[job_pb2.JobSpec]:
             raise InvalidJobError([Problem(p.field, p.message, p.line if file else 0, p.column if file else 0) for p in answer.problems], file)
         return answer.spec
 
-    return Call("ReadJob", pb.ReadJobRequest(text=text, directory=directory), convert)
+    request = pb.ReadJobRequest(text=_sent(text[:MAX_TEXT], "a job"), directory=_sent(directory, "the path of the folder"))
+    return Call("ReadJob", request, convert)
 
 
-def _json(values: dict[str, Any]) -> str:
-    # JSON is YAML. The characters that only JSON may hold as they are, YAML wants escaped.
-    return json.dumps(values, ensure_ascii=False).replace("\x7f", "\\u007f").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def _sent(text: str, what: str) -> str:
+    """The text. InputError: it is none that can be sent."""
+    if not isinstance(text, str):
+        raise InputError(f"{what} is text, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} holds {text[error.start : error.end]!r}, which is no character of Unicode") from error
+    return text
 
 
 def _read(path: Path) -> str:
@@ -139,13 +164,19 @@ def _read(path: Path) -> str:
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path}: not a file; give the path of a job file (YAML)")
         with open(path, "rb") as file:
-            return file.read(1 << 20).decode()  # The coordinator refuses less.
+            data = file.read(MAX_TEXT)
+        # What is cut may end within a character.
+        return codecs.getincrementaldecoder("utf-8")().decode(data, final=len(data) < MAX_TEXT)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file; give the path of a job file (YAML), a dict, or a tacc.Config") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"{os.fspath(path)!r} is no path of a file") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # A character 0.
+        raise InputError(f"{os.fspath(path)!r} is no path of a file: {error}") from error
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------
@@ -196,29 +227,59 @@ class LogStream:
         return [LogLine.from_proto(line) for line in response.lines]
 
 
-class Patience:
-    """Says how long to wait before a stream that broke is asked for again."""
+class Deadline:
+    """The end of the seconds that a caller gives for a job to end in; None: it may take as long as it will."""
 
-    def __init__(self, address: str):
+    def __init__(self, job: str, seconds: float | None):
+        self._job, self._seconds = job, seconds
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds that are left. AnswerTimeoutError: none are."""
+        if self._end is None:
+            return None
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise AnswerTimeoutError(f"{self._job} has not ended after {self._seconds:g} s; it goes on")
+        return left
+
+    def pause(self, seconds: float) -> float:
+        """So many seconds, or what is left of them."""
+        return seconds if self._end is None else max(0.0, min(seconds, self._end - time.monotonic()))
+
+
+class Patience:
+    """Says how long to wait before a coordinator that is away, or hangs, is asked again.
+
+    Args:
+        address: The coordinator's.
+        seconds: How long it may be away; None: as long as it will.
+    """
+
+    def __init__(self, address: str, seconds: float | None = None):
         self._address = address
-        self._seconds = 0.0
-        self._away = False
+        self._give_up = seconds
+        self._away_since: float | None = None
+        self._pause = 0.0
 
     def came(self) -> None:
         """Something was received."""
-        if self._away:
+        if self._away_since is not None:
             log.warning("the coordinator at %s is back", self._address)
-        self._away, self._seconds = False, 0.0
+        self._away_since, self._pause = None, 0.0
 
     def after(self, error: TaccError) -> float:
-        """Seconds to wait. Raises the error if waiting does not help."""
-        if not isinstance(error, CoordinatorError):
+        """Seconds to wait. Raises the error if waiting does not help, or was long enough."""
+        if not isinstance(error, CoordinatorError | AnswerTimeoutError):
             raise error
-        if not self._away:
+        now = time.monotonic()
+        self._pause = min(2.0, self._pause * 2) if self._pause else 0.2
+        if self._give_up is not None and now + self._pause > (self._away_since or now) + self._give_up:
+            raise error
+        if self._away_since is None:
+            self._away_since = now
             log.warning("the coordinator at %s is away; jobs go on, trying to reconnect", self._address)
-        self._away = True
-        self._seconds = min(2.0, self._seconds * 2) if self._seconds else 0.2
-        return self._seconds
+        return self._pause
 
 
 # --- Answers ----------------------------------------------------------------------------------------------------------
@@ -242,7 +303,7 @@ _AWAY = {
 
 def explain(error: grpc.RpcError, address: str, was_connected: bool) -> TaccError:
     """The error of this package that says what gRPC's means."""
-    code, message = error.code(), error.details() or ""
+    code, message = error.code(), printable(error.details() or "")
     # A server that goes away while it answers is reported in several ways.
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or (code == grpc.StatusCode.UNKNOWN and "tream" in message):
         why = next((text for part, text in _AWAY.items() if part in message), message)
@@ -277,12 +338,20 @@ def check_version(version: CoordinatorVersion, address: str) -> None:
 
 def check_paths(spec: job_pb2.JobSpec, coordinator: CoordinatorVersion) -> None:
     """InvalidJobError: the coordinator is a process of this machine, and what the job reads is not here."""
-    if not (coordinator.state_dir and os.path.exists(f"/proc/{coordinator.pid}") and os.path.exists(coordinator.state_dir)):
+    if not (coordinator.state_dir and _is_coordinator(coordinator.pid) and os.path.exists(coordinator.state_dir)):
         return
     problems: list[Problem] = []
     _missing(spec, "", problems)
     if problems:
         raise InvalidJobError(problems)
+
+
+def _is_coordinator(pid: int) -> bool:
+    """Whether the process of this machine with this id is one: the coordinator may be of another machine, on which ids say nothing here."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith("tacc-coordinato")  # The kernel keeps 15 characters.
+    except OSError:
+        return False
 
 
 def _missing(message: ProtobufMessage, path: str, problems: list[Problem]) -> None:
@@ -325,7 +394,5 @@ def table(of: type[StepMetrics] | type[EvalMetrics], items: Iterable[WatchItem],
     return pd.DataFrame(columns)
 
 
-def no_answer(job: str, seconds: float) -> NoReturn:
-    raise AnswerTimeoutError(f"{job} has not ended after {seconds:g} s; it goes on")
-
-
+def closed(address: str) -> TaccError:
+    return TaccError(f"this client of {address} is closed; make another")

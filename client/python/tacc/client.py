@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 
 from tacc import calls, daemon
-from tacc.calls import Call, LogStream, Patience, Spec, WatchItem, WatchStream
-from tacc.errors import AnswerTimeoutError, CoordinatorError, TaccError
+from tacc.calls import Call, Deadline, LogStream, Patience, Spec, WatchItem, WatchStream
+from tacc.connections import Connections
+from tacc.errors import CoordinatorError, TaccError
 from tacc.messages import Checkpoint, CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, PlanSummary, StepMetrics, Worker
 from tacc.plans import Plan
-from tacc.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 
 T = TypeVar("T")
 
@@ -41,18 +42,23 @@ class Client:
 
     def __init__(self, address: str | None = None, *, start: bool = True):
         self.address = daemon.check_address(address, "address") if address is not None else daemon.local_address(start)
-        self._channel = grpc.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS)
-        self._stub: Any = CoordinatorServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._was_connected = False
+        self._is_closed = False
+        self._connections: Connections[grpc.Channel] = Connections(lambda: grpc.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
         try:
             calls.check_version(self.version(), self.address)
-        except TaccError:
+        except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends the connection. Jobs go on."""
-        self._channel.close()
+        """Ends the connection. Jobs go on; what waits for them in other threads ends with a TaccError."""
+        self._is_closed = True
+        for channel in self._connections.channels:
+            channel.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.address,)  # In another process it is a connection of its own.
 
     def __enter__(self) -> Self:
         return self
@@ -95,16 +101,12 @@ class Client:
             LimitError: The coordinator has as many jobs as it may have.
         """
         call = calls.submit_job(self._read(spec), request_id)
-        give_up = time.monotonic() + calls.SUBMIT_RETRY_SECONDS
-        patience = Patience(self.address)
+        patience = Patience(self.address, calls.RETRY_SECONDS)
         while True:
             try:
                 return Job(self, self._run(call))
             except CoordinatorError as error:  # Asked again with the same id, it makes no second job.
-                seconds = patience.after(error)
-                if time.monotonic() + seconds > give_up:
-                    raise
-                time.sleep(seconds)
+                time.sleep(patience.after(error))
 
     def jobs(self, limit: int = 100) -> list[Job]:
         """The newest jobs, newest first, at most `limit` (of 1000)."""
@@ -139,55 +141,63 @@ class Client:
         calls.check_paths(job, self.version())
         return job
 
-    def _run(self, call: Call[T]) -> T:
+    def _connected(self) -> Connections[grpc.Channel]:
+        """The connections. TaccError: the client is closed."""
+        if self._is_closed:
+            raise calls.closed(self.address)
+        return self._connections
+
+    def _run(self, call: Call[T], seconds: float | None = None) -> T:
+        """What the call answers, in the seconds at most that are given, if any are."""
+        service = self._connected().service
         try:
-            answer = getattr(self._stub, call.method)(call.request, timeout=call.seconds)
+            answer = getattr(service, call.method)(call.request, timeout=min(call.seconds, seconds or call.seconds))
         except grpc.RpcError as error:
             raise self._explained(error) from None
         self._was_connected = True
         return call.convert(answer)
 
-    def _run_patiently(self, call: Call[T]) -> T:
+    def _run_patiently(self, call: Call[T], deadline: Deadline) -> T:
         """The same of a coordinator that was there: while it is away, it is asked again."""
         patience = Patience(self.address)
         while True:
+            left = deadline.left()
             try:
-                return self._run(call)
-            except CoordinatorError as error:
-                time.sleep(patience.after(error))
+                return self._run(call, left)
+            except TaccError as error:
+                why = error
+            deadline.left()
+            time.sleep(deadline.pause(patience.after(why)))
 
     def _explained(self, error: grpc.RpcError) -> TaccError:
+        if self._is_closed:
+            return calls.closed(self.address)
         explained = calls.explain(error, self.address, self._was_connected)
         self._was_connected = self._was_connected or not isinstance(explained, CoordinatorError)
         return explained
 
-    def _stream(self, stream: WatchStream | LogStream, timeout: float | None = None) -> Iterator[Any]:
+    def _stream(self, stream: WatchStream | LogStream, deadline: Deadline) -> Iterator[Any]:
         """What a stream brings. A stream that breaks is asked for again from where it stopped."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        patience = Patience(self.address)
+        patience = Patience(self.address, None if stream.follow else calls.RETRY_SECONDS)
         while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                calls.no_answer(stream.job, timeout or 0)
-            call = getattr(self._stub, stream.method)(stream.request(), timeout=left)
-            try:
-                for response in call:
-                    self._was_connected = True
-                    patience.came()
-                    yield from stream.take(response)
-                if not stream.follow or calls.has_ended(self._run(calls.get_job(stream.job))):
-                    return
-                seconds = patience.after(CoordinatorError("the stream ended"))
-            except (grpc.RpcError, TaccError) as error:
-                explained = self._explained(error) if isinstance(error, grpc.RpcError) else error
-                if isinstance(explained, AnswerTimeoutError):
-                    if timeout is not None:
-                        calls.no_answer(stream.job, timeout)
-                    explained = CoordinatorError(str(explained))
-                seconds = patience.after(explained)
-            finally:
-                call.cancel()
-            time.sleep(seconds if deadline is None else max(0.0, min(seconds, deadline - time.monotonic())))
+            with self._connected().stream() as service:
+                call = getattr(service, stream.method)(stream.request(), timeout=deadline.left())
+                try:
+                    for response in call:
+                        self._was_connected = True
+                        patience.came()
+                        yield from stream.take(response)
+                    if not stream.follow or calls.has_ended(self._run(calls.get_job(stream.job), deadline.left())):
+                        return
+                    why: TaccError = CoordinatorError("the stream ended")
+                except grpc.RpcError as error:
+                    why = self._explained(error)
+                except TaccError as error:
+                    why = error
+                finally:
+                    call.cancel()
+            deadline.left()
+            time.sleep(deadline.pause(patience.after(why)))
 
 
 class Job:
@@ -227,7 +237,7 @@ class Job:
         Raises:
             AnswerTimeoutError: The job has not ended in time. It goes on.
         """
-        return self._client._stream(WatchStream(self.id, cursor, events=events, metrics=metrics, follow=follow), timeout)
+        return self._client._stream(WatchStream(self.id, cursor, events=events, metrics=metrics, follow=follow), Deadline(self.id, timeout))
 
     def logs(self, follow: bool = False, *, rank: int | None = None, tail: int = 0) -> Iterator[LogLine]:
         """Lines of the ranks' logs, with the job's events between them (rank -1).
@@ -237,7 +247,7 @@ class Job:
             rank: Only of this rank.
             tail: Only the last lines of those that are there; 0: all that are kept.
         """
-        return self._client._stream(LogStream(self.id, rank=rank, tail=tail, follow=follow))
+        return self._client._stream(LogStream(self.id, rank=rank, tail=tail, follow=follow), Deadline(self.id, None))
 
     def events(self) -> list[JobEvent]:
         """What has happened so far."""
@@ -273,9 +283,11 @@ class Job:
         """
         from tacc.display import shown
 
-        items = self.watch(timeout=timeout)
-        self._report(shown(self._status, items) if progress else items, report_to)
-        return calls.outcome(self._status())
+        deadline = Deadline(self.id, timeout)
+        status = partial(self._client._run_patiently, calls.get_job(self.id), deadline)
+        items = self._client._stream(WatchStream(self.id), deadline)
+        self._report(shown(status, items) if progress else items, report_to, status)
+        return calls.outcome(status())
 
     def report(self, to: str | Sequence[str], *, follow: bool = True, timeout: float | None = None) -> None:
         """Logs metrics to MLflow or Weights & Biases, from the beginning and until the job ends.
@@ -293,23 +305,21 @@ class Job:
             InputError, ImportError: There is no such tracker; it is not installed.
             AnswerTimeoutError: The job has not ended in time. It goes on.
         """
-        self._report(self.watch(follow=follow, timeout=timeout), to)
+        deadline = Deadline(self.id, timeout)
+        status = partial(self._client._run_patiently, calls.get_job(self.id), deadline)
+        self._report(self._client._stream(WatchStream(self.id, follow=follow), deadline), to, status)
 
-    def _report(self, items: Iterator[WatchItem], to: str | Sequence[str]) -> None:
+    def _report(self, items: Iterator[WatchItem], to: str | Sequence[str], status: Callable[[], JobStatus]) -> None:
         from tacc.reporting import Reporter, check_names
 
-        reporter = Reporter(self._status(), self._client.address, check_names(to))
+        reporter = Reporter(status(), self._client.address, check_names(to))
         phase = ""
         try:
             for item in items:
                 reporter.take(item)
-            phase = self._status().phase
+            phase = status().phase
         finally:
             reporter.close(phase)
-
-    def _status(self) -> JobStatus:
-        """The same when the coordinator is away: then once it is back."""
-        return self._client._run_patiently(calls.get_job(self.id))
 
     def cancel(self, *, now: bool = False) -> JobStatus:
         """Stops the job, after a checkpoint, or at once and without one. Returns when that is decided; `wait` tells when it has ended."""

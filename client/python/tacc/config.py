@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tacc.config_base import ConfigNote, _with_names
+from tacc.config_base import ConfigNote, _with_names, quoted
 from tacc.config_sections import *  # noqa: F403
 from tacc.config_sections import JobConfig
 from tacc.errors import ConfigError
@@ -37,7 +36,7 @@ class Config(JobConfig):
     def __init__(self, values: Mapping[str, Any] | None = None, **fields: Any) -> None:
         super().__init__()
         object.__setattr__(self, "_directory", None)
-        self._take(_with_names(values or {}, ""))
+        self._take(_with_names({} if values is None else values, ""))
         self._take(fields)
 
     @classmethod
@@ -58,7 +57,7 @@ class Config(JobConfig):
         with open(path, encoding="utf-8") as file:
             try:
                 values = yaml.load(file, Loader=_loader(yaml))
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
+            except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
                 raise ConfigError(f"{os.fspath(path)}: {error}") from error
         if not isinstance(values, Mapping):
             raise ConfigError(f"{os.fspath(path)}: a job file is a map of fields (name, model, data, train, ...)")
@@ -95,10 +94,18 @@ def _restore_config(values: dict[str, Any], directory: str | None) -> Config:
 
 
 def _loader(yaml: Any) -> Any:
-    """YAML as the job file has it: true and false are the booleans, 1e-4 is a number, and 010, 0x10, 1_000 and 1:30 are texts, not numbers."""
+    """YAML as the job file has it: true and false are the booleans, 1e-4 is a number, 010, 0x10, 1_000 and 1:30 are texts, not numbers, and a
+    name that is there twice is an error."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                name = str(key.value)
+                if name in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f'"{name}" is there twice', key.start_mark)
+                seen.add(name)
+            return super().construct_mapping(node, deep)
 
     tag = "tag:yaml.org,2002:"
     kept = (f"{tag}null", f"{tag}merge")
@@ -116,20 +123,24 @@ def _loader(yaml: Any) -> Any:
 def _yaml(values: Mapping[str, Any], indent: str) -> str:
     out = []
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             out.append(f"{indent}{_key(name)}:\n{_yaml(value, indent + '  ')}")
         else:
             out.append(f"{indent}{_key(name)}: {_scalar(value)}\n")
     return "".join(out)
 
 
+# Words that YAML may read as something else.
+_SPECIAL = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity")
+
+
 def _key(name: str) -> str:
-    return name if re.fullmatch("[a-z][a-z0-9_]*", name) and name not in ("y", "n", "yes", "no", "on", "off", "true", "false", "null") else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch("[a-z][a-z0-9_]*", name) and name not in _SPECIAL else quoted(name)
 
 
 def _scalar(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
-    if isinstance(value, str) and re.fullmatch(r"[a-zA-Z/][\w./-]*", value, re.ASCII) and value.lower() not in ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"):
+    if isinstance(value, str) and re.fullmatch(r"[a-zA-Z/][\w./-]*", value, re.ASCII) and value.lower() not in _SPECIAL:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return quoted(value)

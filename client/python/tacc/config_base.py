@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tacc.errors import ConfigError
 from tacc.torchacc_names import NAMES, SECTIONS
@@ -28,6 +31,7 @@ class Section:
     _fields: ClassVar[tuple[str, ...]] = ()
     _sections: ClassVar[dict[str, type[Section]]] = {}
     _notes: ClassVar[dict[str, str]] = {}
+    _values: dict[str, Any]
 
     def __init__(self, **values: Any) -> None:
         object.__setattr__(self, "_values", {name: of() for name, of in self._sections.items()})
@@ -37,24 +41,27 @@ class Section:
         for name, value in values.items():
             setattr(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self._fields:
-            raise self._unknown(name)
-        return self._values.get(name)
+    if not TYPE_CHECKING:  # Which would let it have any name.
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self._fields:
-            raise self._unknown(name)
-        if name in self._sections:
-            value = self._section(name, value)
-        elif value is not None:
-            value = _plain(value, self._dotted(name))
-            if name in self._notes:
-                warnings.warn(f"{self._dotted(name)}: {self._notes[name]}", ConfigNote, stacklevel=_caller())
-        self._values[name] = value
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") or name not in self._fields:
+                raise self._unknown(name)
+            return self._values.get(name)
 
-    def __delattr__(self, name: str) -> None:
-        setattr(self, name, None)
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in self._fields:
+                raise self._unknown(name)
+            if name in self._sections:
+                value = self._section(name, value)
+            elif value is not None:
+                if name not in self._notes:
+                    value = _plain(value, self._dotted(name))
+                else:
+                    warnings.warn(f"{self._dotted(name)}: {self._notes[name]}", ConfigNote, stacklevel=_caller())
+            self._values[name] = value
+
+        def __delattr__(self, name: str) -> None:
+            setattr(self, name, None)
 
     def _section(self, name: str, value: Any) -> Section:
         of = self._sections[name]
@@ -104,7 +111,7 @@ class Section:
         copy = type(self).__new__(type(self))
         object.__setattr__(copy, "_values", {})
         for name, value in self._values.items():
-            copy._values[name] = value.__deepcopy__(memo) if isinstance(value, Section) else value
+            copy._values[name] = deepcopy(value, memo)
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -118,7 +125,7 @@ class Section:
             if isinstance(value, Section):
                 value = value.to_dict() or None
             if value is not None and name not in self._notes:
-                out[name] = value
+                out[name] = deepcopy(value)
         return out
 
     def __repr__(self) -> str:
@@ -143,6 +150,8 @@ def _restore(of: type[Section], values: dict[str, Any]) -> Section:
 
 
 def _with_names(values: Mapping[Any, Any], path: str) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{path or 'a job'}: fields are a dict, not {values!r}")
     for name in values:
         if not isinstance(name, str):
             raise ConfigError(f"{path or 'a job'}: the name of a field is text, not {name!r}")
@@ -174,8 +183,10 @@ def _plain_section(values: Mapping[Any, Any], path: str) -> dict[str, Any]:
 
 def _plain(value: Any, path: str) -> Any:
     """The value as JSON has it: sets and tuples are lists, paths texts, NumPy's and torch's scalars Python's."""
-    if isinstance(value, bool | int | float | str):
-        return value
+    for of in (bool, str, int, float):
+        if isinstance(value, of):
+            # Of the type itself: an Enum of texts, or a float of NumPy, is written in another way.
+            return value if type(value) is of else of.__str__(value) if of is str else of(value)
     if isinstance(value, os.PathLike):
         return os.fsdecode(os.fspath(value))
     if isinstance(value, Mapping):
@@ -189,9 +200,18 @@ def _plain(value: Any, path: str) -> Any:
             return _plain(value.item(), path)
         except (TypeError, ValueError):
             pass
-    if callable(value) and path.startswith("dist.fsdp."):
-        return value
+    if isinstance(value, type):
+        raise ConfigError(f'{path}: a class is given by its name, "{value.__name__}"')
     raise ConfigError(f"{path}: {value!r} is no value of a job file; give text, a number, true or false, a list, or a map")
+
+
+def quoted(value: Any) -> str:
+    """The value as JSON that is YAML too: characters that only JSON may hold as they are, are escaped."""
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+# Of those that json.dumps leaves as they are: DEL, the controls behind it, ends of lines and paragraphs, the mark of byte order.
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _caller() -> int:

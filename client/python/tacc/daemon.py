@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -34,8 +35,9 @@ def up_folder() -> Path:
 def check_address(address: str, source: str) -> str:
     """The address. InputError: it is not HOST:PORT."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InputError(f'{source} = "{address}" is not HOST:PORT, as {DEFAULT_ADDRESS}')
+    is_host = re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+(%\w+)?\]", host) is not None
+    if not is_host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise InputError(f'{source} = "{address}" is not HOST:PORT, as {DEFAULT_ADDRESS} or [::1]:7070')
     return address
 
 
@@ -66,7 +68,7 @@ def _up(program: Path) -> str:
     try:
         # Detached: what it starts outlives this process.
         done = subprocess.run(
-            [program, "up", "-o", "json"], capture_output=True, text=True, timeout=_UP_SECONDS, stdin=subprocess.DEVNULL, start_new_session=True
+            [program, "up", "-o", "json"], capture_output=True, text=True, errors="replace", timeout=_UP_SECONDS, stdin=subprocess.DEVNULL, start_new_session=True
         )
     except subprocess.TimeoutExpired as error:
         raise CoordinatorError(f"{program} up has not ended after {_UP_SECONDS} s; its logs are in {up_folder()}") from error

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tacc import html
 from tacc.calls import ENDED, WatchItem
 from tacc.curve import Curve
+from tacc.errors import printable
 from tacc.messages import EvalMetrics, JobEvent, JobStatus, StepMetrics
 from tacc.numbers import count_text, percent_text, seconds_text
 
@@ -147,7 +148,7 @@ def job_html(status: JobStatus, items: Iterable[WatchItem]) -> str:
 
 def record_line(record: Record) -> str:
     """The same in a line: "tiny-1 running  step 12 / 100  loss 3.1420  ..."."""
-    return f"{record.status.id} {record.phase}  " + "  ".join(f"{name} {value}" for name, value in record.facts())
+    return printable(f"{record.status.id} {record.phase}  " + "  ".join(f"{name} {value}" for name, value in record.facts()))
 
 
 class View(Protocol):
@@ -185,7 +186,7 @@ class TerminalView:
     seconds = 0.2
 
     def draw(self, record: Record) -> None:
-        room = shutil.get_terminal_size().columns - 1
+        room = max(1, shutil.get_terminal_size().columns - 1)
         sys.stderr.write(f"\r{record_line(record)[:room]}\x1b[K")
         sys.stderr.flush()
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tacc.messages import JobStatus
@@ -24,6 +24,11 @@ def this_python() -> str:
         near = ""
     # Without a slash it would be looked for on the PATH.
     return shlex.quote(near if "/" in near and not near.startswith("..") else sys.executable)
+
+
+def printable(text: str) -> str:
+    """The text for a terminal: control characters, which could be commands to it, are spaces; ends of lines and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
 
 
 class TaccError(Exception):
@@ -64,6 +69,9 @@ class InvalidJobError(InputError):
         lines = [f"{file}:{p.line}:{p.column}: {p.message}" if file and p.line else p.message for p in problems]
         super().__init__("\n".join(lines))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.file)
+
 
 class CoordinatorError(TaccError, ConnectionError):
     """No coordinator answers: there is none, it cannot be reached, or it went away. The message says where, and what to do."""
@@ -95,7 +103,10 @@ class JobFailedError(TaccError):
     def __init__(self, status: JobStatus):
         self.status = status
         lines = "".join(f"\n  | {line}" for line in status.last_log_lines)
-        super().__init__(f"{status.id} failed: {status.reason}{lines}")
+        super().__init__(printable(f"{status.id} failed: {status.reason}{lines}"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status,)
 
 
 class JobCancelledError(TaccError):
@@ -106,6 +117,9 @@ class JobCancelledError(TaccError):
         saved = status.last_checkpoint
         what = f"saved at step {saved.step}; submit it again to go on" if saved is not None else "nothing was saved"
         super().__init__(f"{status.id} was cancelled ({what})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status,)
 
 
 def refuse_lfs_pointer(path: str, head: bytes) -> None:

@@ -30,5 +30,5 @@ def result(code: int, out: str, err: str) -> str:
 
 
 def export(address: str, job: str, directory: str | os.PathLike[str], step: int | None) -> str:
-    done = subprocess.run(command(address, job, directory, step), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command(address, job, directory, step), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     return result(done.returncode, done.stdout, done.stderr)

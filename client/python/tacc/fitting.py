@@ -215,7 +215,7 @@ class _Made:
                     f"{folder} was prepared from other data, or otherwise ({note} says how); choose another output_dir, or remove the folder"
                 )
             return folder
-        from tacc.prepare import prepare
+        from tacc.prepare_data import prepare
 
         self._out.mkdir(parents=True, exist_ok=True)
         _write(note, json.dumps(of, indent=2) + "\n")

@@ -9,7 +9,7 @@ def seconds_text(seconds: float | None) -> str:
     """ "340 ms", "1.25 s", "3 min 20 s", "5 h 10 min", "2 d 3 h"."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 59.995:
         return f"{seconds:.3g} s"
@@ -24,7 +24,7 @@ def count_text(value: float | None) -> str:
     """ "950", "12.3 k", "4.57 M"."""
     if value is None or not math.isfinite(value):
         return "–"
-    for limit, unit in ((999.5e6, "G"), (999.5e3, "M"), (999.5, "k")):
+    for limit, unit in ((999.5e9, "T"), (999.5e6, "G"), (999.5e3, "M"), (999.5, "k")):
         if abs(value) >= limit:
             return f"{value / (limit / 0.9995):.3g} {unit}"
     return f"{value:.3g}"

@@ -1,6 +1,6 @@
 // What a family's config.json becomes: the shape of a decoder and the names of its weights, and the graph of it.
-#ifndef TACC_GRAPH_IMPORT_DECODER_H_
-#define TACC_GRAPH_IMPORT_DECODER_H_
+#ifndef TACC_GRAPH_IMPORT_DECODER_DECODER_H_
+#define TACC_GRAPH_IMPORT_DECODER_DECODER_H_
 
 #include <cstdint>
 #include <functional>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "graph/import/rope.h"
+#include "graph/import/decoder/rotary.h"
 #include "graph/ir/graph.h"
 #include "graph/ops/op.h"
 
@@ -41,13 +41,17 @@ struct DecoderNames {
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
   std::string fused_mlp;  // up and gate in one
   std::string router = "mlp.gate";
-  // Of each expert; the * is its number.
+  // Of each expert, the * is its number; or of all of them, by ExpertsSpec::stored.
   std::string expert_gate = "mlp.experts.*.gate_proj", expert_up = "mlp.experts.*.up_proj",
               expert_down = "mlp.experts.*.down_proj";
+  // Of the expert that all tokens take.
+  std::string shared_weight = "mlp.shared_expert_gate";
+  std::string shared_gate = "mlp.shared_expert.gate_proj", shared_up = "mlp.shared_expert.up_proj",
+              shared_down = "mlp.shared_expert.down_proj";
 };
 
-// What a norm has to learn.
-enum class Affine { kNone, kWeight, kWeightBias };
+// What a norm has to learn. kOnePlusWeight: rows are multiplied by 1 + the weight (Gemma).
+enum class Affine { kNone, kWeight, kWeightBias, kOnePlusWeight };
 
 struct NormSpec {
   enum Kind { kRms, kLayer } kind = kRms;
@@ -70,12 +74,19 @@ struct ExpertsSpec {
   int64_t num_experts = 0;        // E
   int64_t experts_per_token = 0;  // the most probable ones
   int64_t intermediate_size = 0;  // of each
+  // A matrix for each expert; or one tensor for all, expert_down, and one with each expert's gate and its up below it,
+  // expert_gate.
+  enum Stored { kEach, kGateUp } stored = kEach;
   // What an expert's output is multiplied by: its probability among all, or among those of the token.
   enum Weights { kProbabilities, kNormalized } weights = kProbabilities;
   // Of the load-balancing loss of a micro-batch, E times the sum over experts of (slots that it got / tokens) x (its
   // mean probability), tokens of all layers counted together. 0: none.
   double aux_loss_coef = 0;
   std::set<int64_t> dense_layers;  // layers that have one MLP
+  // Of the MLP whose output is added for all tokens; 0: none. Its output is multiplied by the sigmoid of a product of
+  // the token, where it has that weight.
+  int64_t shared_intermediate_size = 0;
+  bool has_shared_weight = false;
 };
 
 // Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H
@@ -99,8 +110,15 @@ struct DecoderSpec {
   enum ResidualFrom { kFromInput, kFromNorm } residual_from = kFromInput;  // what the branch is added to
   std::optional<NormSpec> embedding_norm;
 
-  // How q, k and v lie in the files: three matrices, one after the other in one, or [H, 3, D] in one (K = H).
-  enum QkvLayout { kSeparate, kStacked, kInterleaved } qkv_layout = kSeparate;
+  // Branches of a layer: the MLP after attention; both of the layer's input, whose dropouts are apart, or one of their
+  // sum. In parallel an MLP without a norm of its own takes attention's.
+  enum Branches { kInTurn, kParallel, kParallelSum } branches = kInTurn;
+
+  // How q, k and v lie in the files: three matrices; one after the other in one; [H, 3, D] in one (K = H); or for each
+  // key-value head its query heads, it and its values: [K, H/K + 2, D].
+  enum QkvLayout { kSeparate, kStacked, kInterleaved, kGrouped } qkv_layout = kSeparate;
+  // Matrices of layers lie in the files as [in, out], not [out, in] (GPT-2).
+  bool transposed_matrices = false;
   Bias qkv_bias = Bias::kNone;
   Bias attention_out_bias = Bias::kNone;
   std::optional<double> clip_qkv;
@@ -109,7 +127,16 @@ struct DecoderSpec {
   enum QkNormOver { kHeadDim, kAllHeads } qk_norm_over = kHeadDim;
 
   std::optional<double> attention_scale;  // of scores; absent: 1 / sqrt(D)
-  std::optional<Rotary> rotary;
+  bool scaled_by_layer = false;           // scores of layer i are divided by i + 1
+  double attention_softcap = 0;           // bends scores: cap * tanh(score / cap); 0: none
+  double attention_dropout = 0;           // of probabilities
+  std::optional<Rotary> rotary, local_rotary;
+  // What attention is in one layer.
+  struct Layer {
+    int64_t window = 0;  // a token sees so many up to itself; 0: all before it
+    enum Positions { kRotary, kLocalRotary, kNoRotary } positions = kRotary;
+  };
+  std::vector<Layer> layers;         // empty: none differs from the default
   std::vector<double> alibi_slopes;  // empty: none
   int64_t learned_positions = 0;     // rows; 0: none
 
@@ -132,12 +159,14 @@ struct DecoderSpec {
   bool stored_head_counts = false;
   Bias head_bias = Bias::kNone;
   double logit_scale = 1.0;
+  double logit_softcap = 0;  // bends logits; 0: none
 
   std::vector<std::string> notes;  // what of config.json is done in another way than it says
 
   // Module path of a layer.
   std::string LayerPath(int64_t layer) const;
-  bool has_dropout() const { return embedding_dropout > 0 || residual_dropout > 0; }
+  Layer LayerAt(int64_t layer) const { return layers.empty() ? Layer() : layers[layer]; }
+  bool has_dropout() const { return embedding_dropout > 0 || residual_dropout > 0 || attention_dropout > 0; }
 };
 
 struct DecoderBuildOptions {
@@ -157,4 +186,4 @@ absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOp
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IMPORT_DECODER_H_
+#endif  // TACC_GRAPH_IMPORT_DECODER_DECODER_H_

@@ -3,9 +3,7 @@
 import contextlib
 import os
 import re
-import sys
 import tempfile
-import types
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -145,13 +143,3 @@ def _python_words(text: str) -> str:
 
     names = "|".join(name.replace("_", "-") for name in PrepareOptions.__dataclass_fields__)
     return re.sub(rf"(?<!\S)--(input|{names})(?![\w-])", word, text)
-
-
-class _Module(types.ModuleType):
-    """The package has a function of this module's name, and importing the module puts it in that place: so it is called alike."""
-
-    def __call__(self, *args: Any, **options: Any) -> PreparedData:
-        return prepare(*args, **options)
-
-
-sys.modules[__name__].__class__ = _Module
