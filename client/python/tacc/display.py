@@ -129,7 +129,7 @@ def record_html(record: Record) -> str:
     job, phase = record.status.id, record.phase
     colour = _COLOURS.get(phase, _TRAIN)
     lines = [html.Line("loss", _TRAIN, record.losses.points()), html.Line("held-out loss", _EVAL, record.evals.points(), dots=True)]
-    newest = f", now {record.last.loss:.4f}" if record.last else ""
+    newest = f", now {record.last.loss:.4f}" if record.last and math.isfinite(record.last.loss) else ""
     return html.card(
         html.heading(job, phase, colour)
         + html.bar(record.share, f"{job}: {100 * record.share:.0f} %", colour)
