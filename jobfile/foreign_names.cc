@@ -93,7 +93,11 @@ constexpr Group kGroups[] = {
     {"evaluation_strategy eval_strategy do_eval eval_interval eval_every",
      "give data.eval_path, and train.eval_steps for how often", "train.eval_steps"},
     {"do_train", "leave it out", ""},
-    {"report_to logging_steps logging_dir logging_strategy logging_first_step log_interval use_wandb wandb_project",
+    {"report_to use_wandb wandb_project mlflow",
+     "leave it out: checkpoint.dir has TensorBoard's files; MLflow and wandb are told by job.report of the Python "
+     "package",
+     ""},
+    {"logging_steps logging_dir logging_strategy logging_first_step log_interval",
      "leave it out: every step is logged, see docs/metrics.md for where", ""},
     {"run_name job_name experiment_name", "give name", "name"},
     // The model and the data.

@@ -155,7 +155,7 @@ def sections(schema: Schema, message: str, path: str) -> Iterator[tuple[str, str
 
 def config_sections(schema: Schema, foreign: dict) -> str:
     out = [HEADER.format(doc="The sections of `tacc.Config`: the fields of the job file (docs/job.md), and TorchAcc's names.")]
-    out.append("import os\nfrom collections.abc import Iterable, Mapping, Sequence\nfrom typing import TYPE_CHECKING, Literal\n\n")
+    out.append("import os\nfrom collections.abc import Iterable, Mapping, Sequence\nfrom typing import TYPE_CHECKING, Literal, TypedDict\n\n")
     out.append("from tacc.config_base import Section\n")
     names: list[str] = []
 
@@ -204,7 +204,17 @@ def config_sections(schema: Schema, foreign: dict) -> str:
                 inner[section] = "DataLoaderConfig"
         meant_empty = tuple(field.name for field in schema.messages[message].field if schema.rule(field).presence)
         emit(config_class(message), path, schema.comment(message), fields, inner, notes, meant_empty)
-    out.append("\n\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
+    out.append(train_options(schema))
+    out.append("\n\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in [*names, "TrainOptions"]) + "]\n")
+    return "".join(out)
+
+
+def train_options(schema: Schema) -> str:
+    """The fields of the section `train` as keyword arguments."""
+    out = ['\n\nclass TrainOptions(TypedDict, total=False):\n    """Keyword arguments with the fields of `train` (`TrainConfig` says what they mean)."""\n\n']
+    for field in schema.messages["TrainSpec"].field:
+        of = "Mapping[str, object]" if field.type == Field.TYPE_MESSAGE else config_type(schema, "TrainSpec", field)
+        out.append(f"    {field.name}: {of} | None\n")
     return "".join(out)
 
 

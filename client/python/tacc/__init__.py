@@ -7,6 +7,8 @@
     job.wait()                                 # a bar and a loss curve in a notebook
     job.metrics().plot("step", "loss")
 
+    tacc.fit("model", "data", max_steps=1000)  # all of it in one call
+
 Names are imported when they are used, so that `import tacc` is quick.
 """
 
@@ -20,6 +22,7 @@ from tacc.version import __version__
 if TYPE_CHECKING:
     from tacc.aio import AsyncClient, AsyncJob
     from tacc.client import Client, Job
+    from tacc.comparison import Comparison, compare
     from tacc.config import Config, ConfigNote
     from tacc.config_sections import (
         CheckpointConfig,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         TaccError,
         VersionError,
     )
+    from tacc.fitting import FitResult, fit
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
     from tacc.prepare_data import PreparedData, prepare
@@ -70,6 +74,7 @@ _HOME = {
     "Checkpoint": "messages",
     "CheckpointConfig": "config_sections",
     "Client": "client",
+    "Comparison": "comparison",
     "ComputeConfig": "config_sections",
     "Config": "config",
     "ConfigError": "errors",
@@ -84,6 +89,7 @@ _HOME = {
     "EvalConfig": "config_sections",
     "EvalMetrics": "messages",
     "FSDPConfig": "config_sections",
+    "FitResult": "fitting",
     "GradScalerConfig": "config_sections",
     "InputError": "errors",
     "InvalidJobError": "errors",
@@ -111,6 +117,8 @@ _HOME = {
     "TrainConfig": "config_sections",
     "VersionError": "errors",
     "Worker": "messages",
+    "compare": "comparison",
+    "fit": "fitting",
     "prepare": "prepare_data",
 }
 
@@ -123,6 +131,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointConfig",
     "Client",
+    "Comparison",
     "ComputeConfig",
     "Config",
     "ConfigError",
@@ -137,6 +146,7 @@ __all__ = [
     "EvalConfig",
     "EvalMetrics",
     "FSDPConfig",
+    "FitResult",
     "GradScalerConfig",
     "InputError",
     "InvalidJobError",
@@ -164,6 +174,8 @@ __all__ = [
     "TrainConfig",
     "VersionError",
     "Worker",
+    "compare",
+    "fit",
     "prepare",
 ]
 

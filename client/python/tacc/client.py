@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -284,12 +285,13 @@ class Job:
             raise ValueError(f'kind = {kind!r} is not "step" or "eval"')
         return calls.table(of[kind], self.watch(events=False, follow=False), every_attempt)
 
-    def wait(self, timeout: float | None = None, *, progress: bool = True) -> JobStatus:
+    def wait(self, timeout: float | None = None, *, progress: bool = True, report_to: str | Sequence[str] = ()) -> JobStatus:
         """Waits until the job has finished; meanwhile shows how far it is.
 
         Args:
             timeout: In seconds.
             progress: A picture with bar, loss curve and rates in a notebook, a line on a terminal, a line every few seconds elsewhere.
+            report_to: "mlflow", "wandb" or both: logs metrics there, as `report`.
 
         Returns:
             Its last state; `exported_path` is the folder of the trained model.
@@ -302,14 +304,42 @@ class Job:
         from tacc.display import shown
 
         deadline = Deadline(self.id, timeout)
-
-        def status() -> JobStatus:
-            return self._client._run_patiently(calls.get_job(self.id), deadline)
-
+        status = partial(self._client._run_patiently, calls.get_job(self.id), deadline)
         items = self._client._stream(WatchStream(self.id), deadline)
-        for _ in shown(status, items) if progress else items:
-            pass
+        self._report(shown(status, items) if progress else items, report_to, status)
         return calls.outcome(status())
+
+    def report(self, to: str | Sequence[str], *, follow: bool = True, timeout: float | None = None) -> None:
+        """Logs metrics to MLflow or Weights & Biases, from the beginning and until the job ends.
+
+        Each step and evaluation is logged once, also when this is called again, or for a job that goes on in the folder of an earlier one: the
+        trackers' runs go on. They are configured as usual (MLFLOW_TRACKING_URI, WANDB_PROJECT, ...). TensorBoard's files need nothing of this:
+        they are always in the run's folder.
+
+        Args:
+            to: "mlflow", "wandb" or both.
+            follow: Whether to wait for what comes until the job ends.
+            timeout: In seconds.
+
+        Raises:
+            InputError, ImportError: There is no such tracker; it is not installed.
+            AnswerTimeoutError: The job has not ended in time. It goes on.
+        """
+        deadline = Deadline(self.id, timeout)
+        status = partial(self._client._run_patiently, calls.get_job(self.id), deadline)
+        self._report(self._client._stream(WatchStream(self.id, follow=follow), deadline), to, status)
+
+    def _report(self, items: Iterator[WatchItem], to: str | Sequence[str], status: Callable[[], JobStatus]) -> None:
+        from tacc.reporting import Reporter, check_names
+
+        reporter = Reporter(status(), self._client.address, check_names(to))
+        phase = ""
+        try:
+            for item in items:
+                reporter.take(item)
+            phase = status().phase
+        finally:
+            reporter.close(phase)
 
     def cancel(self, *, now: bool = False) -> JobStatus:
         """Stops the job. Returns when that is decided; `wait` tells when it has ended. One that has ended stays as it is.

@@ -2,104 +2,140 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from html import escape
 from typing import Any, Protocol
 
 from tacc import html
 from tacc.calls import ENDED, WatchItem
+from tacc.curve import Curve
 from tacc.errors import printable
 from tacc.messages import EvalMetrics, JobEvent, JobStatus, StepMetrics
 from tacc.numbers import count_text, percent_text, seconds_text
 
-_COLOURS = {"failed": "#c0392b", "cancelled": "#b9770e", "finished": "#1e8449"}
-_TRAIN, _EVAL = "#2471a3", "#d35400"
-_NOTED = ("warning", "restarting", "resumed", "hang", "exported", "ended")
-_RATE_STEPS = 20  # Steps over which rates are taken.
+# Between light and dark: each is told from white and from black.
+_TRAIN, _EVAL = "#3584c6", "#e06c1f"
+_COLOURS = {"failed": "#d64541", "cancelled": "#b9770e", "finished": "#2f9e5b"}
+_NOTED = ("warning", "restarting", "resumed", "hang")
+_RATE_STEPS = 50  # Steps over which rates are taken.
+_NOTES = 3
 
 
 class Record:
-    """What a stream has brought of a job."""
+    """What a stream has brought of a job. Taking an item costs the same, and so does showing it, at any number of steps."""
 
     def __init__(self, status: JobStatus):
         self.status = status
-        self.losses: dict[int, float] = {}
-        self.evals: dict[int, float] = {}
-        self.steps: list[StepMetrics] = []
-        self.notes: list[str] = []
-        self.phase = ""
+        self.losses, self.evals = Curve(), Curve()
+        self.last: StepMetrics | None = None
+        self.last_eval: EvalMetrics | None = None
+        self.not_finite_since = 0  # Step since which no loss was finite; 0: the last was.
+        self._steps: deque[StepMetrics] = deque(maxlen=_RATE_STEPS)  # Of the newest attempt.
+        self._notes: deque[str] = deque(maxlen=_NOTES)
+        self._phase = ""
 
     def take(self, item: WatchItem) -> None:
         if isinstance(item, StepMetrics):
-            self.losses[item.step] = item.loss
-            self.steps = [*self.steps[1 - _RATE_STEPS :], item]
+            if self.last is not None and (item.attempt != self.last.attempt or item.step <= self.last.step):
+                self._steps.clear()
+            self._steps.append(item)
+            self.last = item
+            self.losses.add(item.step, item.loss)
+            self.not_finite_since = 0 if math.isfinite(item.loss) else self.not_finite_since or item.step
         elif isinstance(item, EvalMetrics):
-            self.evals[item.step] = item.eval_loss
+            self.last_eval = item
+            self.evals.add(item.step, item.eval_loss)
         elif isinstance(item, JobEvent):
-            self.phase = item.phase
+            self._phase = item.phase
             if item.type in _NOTED and item.message:
-                self.notes = [*self.notes[-2:], f"{item.type}: {item.message}"]
+                self._notes.append(f"{item.type}: {item.message}")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ENDED
+
+    @property
+    def phase(self) -> str:
+        return self.status.phase if self.has_ended else self._phase or self.status.phase
 
     @property
     def step(self) -> int:
-        return self.steps[-1].step if self.steps else self.status.step
+        return self.last.step if self.last else self.status.step
 
     @property
-    def max_steps(self) -> int:
-        return self.status.max_steps
+    def share(self) -> float:
+        return self.step / self.status.max_steps if self.status.max_steps else 0.0
 
     def eta_seconds(self) -> float | None:
-        if not self.steps or not self.max_steps:
+        """By the clock, so with evaluations and checkpoints between steps. None: it does not train, or not yet for two steps."""
+        if self.phase != "running" or len(self._steps) < 2 or not self.status.max_steps:
             return None
-        return max(0, self.max_steps - self.step) * sum(step.seconds for step in self.steps) / len(self.steps)
+        first, last = self._steps[0], self._steps[-1]
+        return max(0, self.status.max_steps - last.step) * max(0.0, last.time - first.time) / (len(self._steps) - 1)
 
     def facts(self) -> list[tuple[str, str]]:
         """Newest values with their names."""
-        out = [("step", f"{self.step} / {self.max_steps}" if self.max_steps else str(self.step))]
-        if not self.steps:
-            return out
-        last = self.steps[-1]
-        seconds = sum(step.seconds for step in self.steps)
-        out.append(("loss", f"{last.loss:.4f}"))
-        if self.evals:
-            out.append(("held-out loss", f"{self.evals[max(self.evals)]:.4f}"))
+        of = f" / {self.status.max_steps:,}" if self.status.max_steps else ""
+        out = [("step", f"{self.step:,}{of}")]
+        if self.last is not None:
+            out.append(("loss", f"{self.last.loss:.4f}"))
+        if self.last_eval is not None:
+            out.append(("held-out loss", f"{self.last_eval.eval_loss:.4f}"))
+        seconds = sum(step.seconds for step in self._steps)
         if seconds > 0:
-            out.append(("tokens/s", count_text(sum(step.tokens for step in self.steps) / seconds)))
+            out.append(("tokens/s", count_text(sum(step.tokens for step in self._steps) / seconds)))
             batch = self.status.plan.global_batch_size if self.status.plan else 0
             if batch:
-                out.append(("samples/s", count_text(batch * len(self.steps) / seconds)))
-        mfu = [step.mfu for step in self.steps if step.mfu is not None]
+                out.append(("samples/s", count_text(batch * len(self._steps) / seconds)))
+        mfu = [step.mfu for step in self._steps if step.mfu is not None]
         if mfu:
             out.append(("MFU", percent_text(sum(mfu) / len(mfu))))
-        if self.status.phase not in ENDED and (left := self.eta_seconds()) is not None:
+        if self.status.restarts:
+            out.append(("restarts", f"{len(self.status.restarts)}"))
+        if self.status.skipped_steps:
+            out.append(("skipped updates", f"{self.status.skipped_steps:,}"))
+        if (left := self.eta_seconds()) is not None:
             out.append(("left", seconds_text(left)))
         return out
 
+    def notes(self) -> list[str]:
+        """What has happened, and what is wrong."""
+        out = list(self._notes)
+        if self.not_finite_since:
+            out.append(f"the loss is not finite since step {self.not_finite_since:,}")
+        if self.phase in ("failed", "cancelled", "waiting", "compiling") and self.status.reason:
+            out.append(self.status.reason)
+        if self.phase == "finished" and self.status.exported_path:
+            out.append(f"model: {near(self.status.exported_path)}")
+        return list(dict.fromkeys(out))
+
+
+def near(path: str) -> str:
+    """The path as one would write it here."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # The folder where this process is has gone.
+        return path
+    return path if relative.startswith("..") else relative
+
 
 def record_html(record: Record) -> str:
-    """Bar, newest values, loss curves, and what happened last."""
-    status = record.status
-    phase = status.phase if status.phase in ENDED else record.phase or status.phase
-    share = record.step / record.max_steps if record.max_steps else 0.0
-    head = (
-        f'<div style="margin-bottom: .3em"><b>{escape(status.id)}</b> '
-        f'<span style="color: {_COLOURS.get(phase, "inherit")}">{escape(phase)}</span></div>'
-    )
-    lines = [("loss", _TRAIN, sorted(record.losses.items())), ("held-out loss", _EVAL, sorted(record.evals.items()))]
-    notes = [*record.notes]
-    if status.phase in ("failed", "cancelled", "waiting", "compiling") and status.reason:
-        notes.append(status.reason)
-    if status.phase == "finished" and status.exported_path:
-        notes.append(f"model: {status.exported_path}")
+    """Bar, newest values, loss curves, and what happened last. Of the same height from the first step to the last, but for what happens."""
+    job, phase = record.status.id, record.phase
+    colour = _COLOURS.get(phase, _TRAIN)
+    lines = [html.Line("loss", _TRAIN, record.losses.points()), html.Line("held-out loss", _EVAL, record.evals.points(), dots=True)]
+    newest = f", now {record.last.loss:.4f}" if record.last and math.isfinite(record.last.loss) else ""
     return html.card(
-        head
-        + html.bar(share, f"{status.id}: {100 * share:.0f} %", _COLOURS.get(phase, _TRAIN))
+        html.heading(job, phase, colour)
+        + html.bar(record.share, f"{job}: {100 * record.share:.0f} %", colour)
         + html.facts(record.facts())
-        + html.curves(lines, f"Loss of {status.id} over steps")
-        + "".join(html.paragraph(note) for note in dict.fromkeys(notes))
+        + html.curves(lines, f"Loss of {job} over steps{newest}", empty="" if record.has_ended else "the loss comes with the first steps")
+        + "".join(html.paragraph(note) for note in record.notes())
     )
 
 
@@ -112,8 +148,7 @@ def job_html(status: JobStatus, items: Iterable[WatchItem]) -> str:
 
 def record_line(record: Record) -> str:
     """The same in a line: "tiny-1 running  step 12 / 100  loss 3.1420  ..."."""
-    phase = record.status.phase if record.status.phase in ENDED else record.phase or record.status.phase
-    return printable(f"{record.status.id} {phase}  " + "  ".join(f"{name} {value}" for name, value in record.facts()))
+    return printable(f"{record.status.id} {record.phase}  " + "  ".join(f"{name} {value}" for name, value in record.facts()))
 
 
 class View(Protocol):
@@ -127,16 +162,22 @@ class View(Protocol):
 
 
 class NotebookView:
+    """Draws in one place below the cell. What is kept in the notebook also says it in words, for who cannot see it."""
+
     seconds = 0.5
 
     def __init__(self) -> None:
-        from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
+        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
-        self._html = HTML
-        self._handle = display(HTML(""), display_id=True)
+        self._display = display
+        self._handle: Any = None
 
     def draw(self, record: Record) -> None:
-        self._handle.update(self._html(record_html(record)))
+        bundle = {"text/html": record_html(record), "text/plain": record_line(record)}
+        if self._handle is None:
+            self._handle = self._display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
 
     end = draw
 
@@ -173,49 +214,54 @@ def choose_view() -> View:
 
 
 class _Shown:
-    """Draws from time to time, and asks for the job's state when that has changed."""
+    """Draws from time to time. What has happened makes the job's state old, which is asked for before the next picture."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: JobStatus):
         self.view = choose_view()
-        self.record: Record | None = None
-        self._next = 0.0
+        self.record = Record(status)
+        self.is_old = False
+        self.view.draw(self.record)
+        self._next = time.monotonic() + self.view.seconds
 
-    def take(self, item: WatchItem) -> bool:
-        """Whether the job's state has to be asked for."""
-        assert self.record is not None
+    def take(self, item: WatchItem) -> None:
         self.record.take(item)
-        return isinstance(item, JobEvent)
+        self.is_old = self.is_old or isinstance(item, JobEvent)
 
-    def draw(self, at_once: bool = False) -> None:
-        assert self.record is not None
-        if at_once or time.monotonic() >= self._next:
-            self.view.draw(self.record)
-            self._next = time.monotonic() + self.view.seconds
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def draw(self) -> None:
+        self.view.draw(self.record)
+        self._next = time.monotonic() + self.view.seconds
 
 
 def shown(status: Callable[[], JobStatus], items: Iterable[WatchItem]) -> Iterator[WatchItem]:
     """The items, while the job is shown."""
-    shows = _Shown()
-    shows.record = Record(status())
-    shows.draw()
-    for item in items:
-        if shows.take(item):
-            shows.record.status = status()
-        shows.draw()
-        yield item
-    shows.record.status = status()
-    shows.view.end(shows.record)
+    shows = _Shown(status())
+    try:
+        for item in items:
+            shows.take(item)
+            if shows.is_due():
+                if shows.is_old:
+                    shows.record.status, shows.is_old = status(), False
+                shows.draw()
+            yield item
+        shows.record.status = status()
+    finally:  # Also when nobody waits any longer: the cursor leaves the line.
+        shows.view.end(shows.record)
 
 
 async def shown_async(status: Callable[[], Awaitable[JobStatus]], items: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """The items, while the job is shown."""
-    shows = _Shown()
-    shows.record = Record(await status())
-    shows.draw()
-    async for item in items:
-        if shows.take(item):
-            shows.record.status = await status()
-        shows.draw()
-        yield item
-    shows.record.status = await status()
-    shows.view.end(shows.record)
+    shows = _Shown(await status())
+    try:
+        async for item in items:
+            shows.take(item)
+            if shows.is_due():
+                if shows.is_old:
+                    shows.record.status, shows.is_old = await status(), False
+                shows.draw()
+            yield item
+        shows.record.status = await status()
+    finally:
+        shows.view.end(shows.record)

@@ -8,6 +8,8 @@ from typing import Any
 from tacc import html
 from tacc.numbers import bytes_text, count_text, percent_text, seconds_text
 
+_SHOWN = 12  # Layouts of a plan in a notebook.
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Layout:
@@ -121,7 +123,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         rows = []
-        for layout in [*self.layouts, *self.others]:
+        layouts = [*self.layouts, *self.others]
+        for layout in layouts[:_SHOWN]:
             about = "~" if layout.estimated else ""
             rows.append(
                 [
@@ -136,4 +139,5 @@ class Plan:
                 ]
             )
         heads = ["mesh", "precision", "batch", "memory a worker", "step", "tokens/s", "MFU", ""]
-        return html.card(html.table(heads, rows) + "".join(html.paragraph(words) for words in self.words))
+        more = html.paragraph(f"… and {len(layouts) - _SHOWN} more: .table()") if len(layouts) > _SHOWN else ""
+        return html.card(html.table(heads, rows) + more + "".join(html.paragraph(words) for words in self.words), width="90em")

@@ -1,0 +1,257 @@
+"""`tacc.fit`: from a model and data to a trained model, in one call."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from tacc import calls
+from tacc.client import Client, Job
+from tacc.config import Config
+from tacc.config_sections import TrainOptions
+from tacc.display import near
+from tacc.errors import ConflictError, InputError
+from tacc.messages import JobStatus
+
+_MADE = "fit.json"  # In the output folder: of what its data was prepared.
+_LONGEST = 2048  # Tokens of a sample, unless somebody says more.
+_NEWEST = 1000  # Jobs that are looked through.
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A training that has finished. It is a path: `tacc.fit(result, other_data)` trains on; `from_pretrained(result.path)` loads the model.
+
+    Attributes:
+        job: What trained. `job.metrics()`, `job.logs()`, `job.plan()` say more.
+        status: Its last state.
+        path: The trained model, a Hugging Face folder.
+    """
+
+    job: Job
+    status: JobStatus
+    path: Path
+
+    def metrics(self, kind: str = "step") -> Any:
+        """As `Job.metrics`: a row for each step, or with "eval" for each evaluation."""
+        return self.job.metrics(kind)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        loss = f", loss {self.status.last_step.loss:.4f}" if self.status.last_step else ""
+        return f"FitResult({near(str(self.path))!r}, step {self.status.step}{loss})"
+
+    def _repr_html_(self) -> str:
+        return self.job._repr_html_()
+
+
+def fit(
+    model: Any,
+    data: Any,
+    *,
+    output_dir: str | os.PathLike[str] = "runs/fit",
+    name: str | None = None,
+    config: Config | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    prepare: Mapping[str, Any] | None = None,
+    client: Client | None = None,
+    report_to: str | Sequence[str] = (),
+    progress: bool = True,
+    timeout: float | None = None,
+    **train: Unpack[TrainOptions],
+) -> FitResult:
+    """Trains a model, shows how far it is, and gives the trained model.
+
+        tacc.fit("models/olmo2", "data/mine", output_dir="runs/mine", num_train_epochs=2, learning_rate=1e-5)
+        tacc.fit(LlamaConfig(vocab_size=8192, ...), ["corpus/"], output_dir="runs/new", max_steps=1000)
+
+    Called again with the same `output_dir`, after Ctrl-C, a dead kernel or a reboot, it goes on: it follows the job if that still runs, else
+    goes on from the last checkpoint. To train further, raise `max_steps` or `num_train_epochs`.
+
+    Args:
+        model: Folder of a Hugging Face model. Or a configuration of `transformers`, or a dict as in config.json: a new model of this shape
+            with random weights, written to `output_dir`/model.
+        data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
+            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data.
+        output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it.
+        name: Of the job. None: that of `config`, else of the output folder.
+        config: What else the job says: a `Config`, a dict, or the path of a job file. What is given here is laid over it.
+        prepare: Options of `tacc.prepare`. Left out, the tokenizer is the model's, or for a new model one of its `vocab_size` is trained, and
+            a sample has as many tokens as `config` says, else the model takes, at most 2048.
+        client: None: this machine's coordinator, started if there is none.
+        report_to: "mlflow", "wandb", or both (`Job.report`). TensorBoard's files are always in `output_dir`/tensorboard.
+        progress: As of `Job.wait`.
+        timeout: In seconds, of the training. It goes on.
+        **train: Fields of `train`: `max_steps`, `num_train_epochs`, `learning_rate`, `global_batch_size`, ...
+
+    Raises:
+        InputError, InvalidJobError: Something that was given is wrong; all that is, at once.
+        ConflictError: Another job trains in `output_dir`.
+        JobFailedError, JobCancelledError, AnswerTimeoutError: As `Job.wait`.
+    """
+    from tacc.reporting import check_names
+
+    names = check_names(report_to)
+    out = Path(os.path.abspath(output_dir))
+    job = _base(config)
+    made = _Made(out)
+    shape = _shape(model)
+    model_path = os.path.abspath(os.fspath(model)) if shape is None else made.model(shape)
+    folder = _prepared(data)
+    if folder is not None and prepare:
+        raise InputError(f"prepare goes with data that is to be prepared; {folder} is a prepared folder")
+    if folder is None:
+        folder = made.data(data, _options(prepare or {}, Path(model_path), shape, job.data.seq_len))
+    job.update({"model": {"path": model_path}, "data": {"path": folder}, "train": train, "checkpoint": {"dir": out}})
+    if shape is not None:
+        made.tokenizer(folder)
+        if job.model.weights is None:
+            job.model.weights = "random"
+    if job.data.eval_path is None and (folder / "eval/index.json").exists():
+        job.data.eval_path = folder / "eval"
+    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
+    client = client or Client()
+    started = _running(client, job, out) or client.submit(job)
+    status = started.wait(timeout, progress=progress, report_to=names)
+    return FitResult(started, status, Path(status.exported_path))
+
+
+def _base(config: Config | Mapping[str, Any] | str | os.PathLike[str] | None) -> Config:
+    """A copy of the job that is laid under."""
+    if config is None:
+        return Config()
+    if isinstance(config, str | os.PathLike):
+        return Config.from_yaml(config)
+    return copy.copy(config) if isinstance(config, Config) else Config(config)
+
+
+def _shape(model: Any) -> dict[str, Any] | None:
+    """The config.json of a new model; None: `model` is a folder."""
+    if isinstance(model, str | os.PathLike):
+        return None
+    if isinstance(model, Mapping):
+        return {str(key): value for key, value in model.items()}
+    if not hasattr(model, "to_json_string"):
+        raise InputError(f"model is the folder of a model, a configuration of transformers, or a dict, not a {type(model).__name__}")
+    shape = dict(json.loads(model.to_json_string(use_diff=False)))
+    if not shape.get("architectures"):
+        from transformers import AutoModelForCausalLM
+
+        of = AutoModelForCausalLM._model_mapping.get(type(model), None)
+        if of is not None:
+            shape["architectures"] = [of.__name__]
+    return shape
+
+
+def _prepared(data: Any) -> Path | None:
+    """The folder that `data` is, if it is a prepared one."""
+    if not isinstance(data, str | os.PathLike):
+        return None
+    folder = Path(os.path.abspath(data))
+    return folder if (folder / "index.json").exists() else None
+
+
+def _options(given: Mapping[str, Any], model: Path, shape: dict[str, Any] | None, seq_len: int | None) -> dict[str, Any]:
+    """Options of `tacc.prepare`, with what follows from the model."""
+    options = dict(given)
+    if "tokenizer" not in options and "train_tokenizer" not in options:
+        if shape is None:
+            options["tokenizer"] = str(model)
+        elif "vocab_size" in shape:
+            options["train_tokenizer"] = shape["vocab_size"]
+        else:
+            raise InputError('the model has no vocab_size to train a tokenizer of; give it, or prepare={"tokenizer": FOLDER}')
+    if "seq_len" not in options:
+        longest = _config_json(model).get("max_position_embeddings", _LONGEST)
+        options["seq_len"] = seq_len or min(_LONGEST, longest if isinstance(longest, int) else _LONGEST)
+    return options
+
+
+def _config_json(model: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((model / "config.json").read_text()))
+    except (OSError, ValueError, TypeError):  # What is wrong with it, the job's check says.
+        return {}
+
+
+class _Made:
+    """What `fit` writes into the output folder before the training, once: the shape of a new model, and prepared data."""
+
+    def __init__(self, out: Path):
+        self._out = out
+
+    def model(self, shape: dict[str, Any]) -> str:
+        """The folder of a new model of this shape."""
+        path = self._out / "model/config.json"
+        text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, text)
+        elif json.loads(path.read_text()) != json.loads(text):
+            raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
+        return str(path.parent)
+
+    def tokenizer(self, data: Path) -> None:
+        """Gives a new model the tokenizer of its data, which comes along to the trained one."""
+        for file in sorted((data / "tokenizer").glob("*")):
+            if file.is_file() and not (self._out / "model" / file.name).exists():
+                shutil.copyfile(file, self._out / "model" / file.name)
+
+    def data(self, data: Any, options: dict[str, Any]) -> Path:
+        """The prepared folder of this data."""
+        folder, note = self._out / "data", self._out / _MADE
+        of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
+        if (folder / "index.json").exists():
+            if json.loads(note.read_text()) != of:
+                raise ConflictError(
+                    f"{folder} was prepared from other data, or otherwise ({note} says how); choose another output_dir, or remove the folder"
+                )
+            return folder
+        from tacc.prepare_data import prepare
+
+        self._out.mkdir(parents=True, exist_ok=True)
+        _write(note, json.dumps(of, indent=2) + "\n")
+        return prepare(data, folder, **options).path
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _source(data: Any) -> Any:
+    """What tells data apart from other data, where that can be told without reading it."""
+    if isinstance(data, str | os.PathLike):
+        return os.path.abspath(data)
+    if isinstance(data, list | tuple) and all(isinstance(item, str | os.PathLike) for item in data):
+        return [os.path.abspath(item) for item in data]
+    fingerprint = getattr(data, "_fingerprint", None)  # Of a datasets.Dataset.
+    return f"{type(data).__name__} {fingerprint}" if fingerprint else type(data).__name__
+
+
+def _word(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | None) else _source(value)
+
+
+def _running(client: Client, job: Config, out: Path) -> Job | None:
+    """The job that trains in the folder, if it is this one. ConflictError: it is another."""
+    for status in client._run(calls.list_jobs(_NEWEST)):
+        if status.checkpoint_dir != str(out) or calls.has_ended(status):
+            continue
+        if client.job(status.id).status().spec == client.check(job):
+            return Job(client, status)
+        raise ConflictError(
+            f"{status.id} trains in {out}, and is another job; wait for it (client.job({status.id!r}).wait()), stop it (.cancel()), or "
+            "choose another output_dir"
+        )
+    return None

@@ -1,0 +1,129 @@
+"""tacc.fit against a real coordinator with CPU workers."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tacc
+from cluster import ROOT, TINY_MODEL, Cluster, write_data, write_model
+
+CONFIG = {"data": {"seq_len": 16}, "compute": {"bf16": False}, "checkpoint": {"save_steps": 20}}
+TRAIN = {"max_steps": 12, "global_batch_size": 8, "learning_rate": 0.003, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with tacc.Client(cluster.address) as client:
+        yield client
+
+
+def test_a_new_model_and_on_with_it(client, tmp_path, capfd):
+    from transformers import AutoModelForCausalLM, OlmoConfig
+
+    data = write_data(tmp_path / "data")
+    shape = OlmoConfig(**{key: value for key, value in TINY_MODEL.items() if key not in ("architectures", "model_type")})
+    out = tmp_path / "runs/new one"
+    result = tacc.fit(shape, data, output_dir=out, config=CONFIG, client=client, **TRAIN)
+    assert result.status.phase == "finished" and result.job.name == "new-one"
+    assert "step 12 / 12" in capfd.readouterr().err
+    assert AutoModelForCausalLM.from_pretrained(result.path).config.hidden_size == 32
+    assert list(result.metrics()["step"]) == list(range(1, 13))
+    assert re.fullmatch(r"FitResult\('.*/runs/new one/hf', step 12, loss \d\.\d{4}\)", repr(result))
+    # More steps: it goes on; the same shape as a dict is the same model.
+    on = tacc.fit(json.loads((out / "model/config.json").read_text()), data, output_dir=out, config=CONFIG, client=client, **{**TRAIN, "max_steps": 20})
+    assert list(on.metrics()["step"]) == list(range(13, 21))
+    # The exported folder is a model to begin with; a Config is not changed by what is laid over it.
+    config = tacc.Config(CONFIG, name="next")
+    after = tacc.fit(on, data, output_dir=tmp_path / "next", config=config, client=client, progress=False, **TRAIN)
+    assert after.job.name == "next" and after.metrics()["loss"][0] < result.metrics()["loss"][0]
+    assert config.train.max_steps is None and config.model.path is None
+    with pytest.raises(tacc.ConflictError, match=r"has the training of another model, .*config.json; choose another output_dir"):
+        tacc.fit({**TINY_MODEL, "hidden_size": 64}, data, output_dir=out, client=client, **TRAIN)
+
+
+def test_held_out_data_of_the_prepared_folder_is_evaluated_on(client, tmp_path):
+    data = write_data(tmp_path / "data")
+    write_data(data / "eval", seed=1)
+    result = tacc.fit(TINY_MODEL, data, output_dir=tmp_path / "out", config=CONFIG, client=client, progress=False, **TRAIN, eval_steps=6)
+    assert list(result.metrics("eval")["step"]) == [6, 12]
+
+
+def test_what_is_wrong(client, tmp_path):
+    data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
+    with pytest.raises(tacc.ConfigError, match='did you mean "max_steps"'):
+        tacc.fit(model, data, client=client, max_stepz=3)
+    with pytest.raises(tacc.InvalidJobError, match="learning_rate"):
+        tacc.fit(model, data, output_dir=tmp_path / "out", client=client, max_steps=3, learning_rate=-1)
+    with pytest.raises(tacc.InvalidJobError, match=r"nowhere does not exist; it is a folder"):
+        tacc.fit(tmp_path / "nowhere", data, output_dir=tmp_path / "out", client=client, max_steps=3)
+    with pytest.raises(tacc.InputError, match="prepare goes with data that is to be prepared"):
+        tacc.fit(model, data, prepare={"seq_len": 3}, client=client, max_steps=3)
+    with pytest.raises(tacc.InputError, match=r"not a float"):
+        tacc.fit(1.5, data, client=client, max_steps=3)
+    with pytest.raises(tacc.InputError, match="no tracker 'comet'"):
+        tacc.fit(model, data, report_to="comet", client=client, max_steps=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_kernel_that_dies_and_the_next_one(client, cluster, tmp_path):
+    """The next call follows the job that still runs; with other settings it is another job, which is refused."""
+    data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
+    settings = {**TRAIN, "max_steps": 2000}
+    config = {**CONFIG, "model": {"weights": "random"}}
+    code = f"""import tacc
+tacc.fit({str(model)!r}, {str(data)!r}, output_dir={str(tmp_path / "out")!r}, config={config!r}, client=tacc.Client({cluster.address!r}), **{settings!r})"""
+    kernel = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "client/python")}, stderr=subprocess.DEVNULL)
+    job = cluster.wait(lambda: next((job for job in client.jobs() if job.name == "out" and job.status().step > 20), None), "steps")
+    kernel.send_signal(signal.SIGKILL)
+    kernel.wait()
+    with pytest.raises(tacc.ConflictError, match=rf"{job.id} trains in .*/out, and is another job"):
+        tacc.fit(model, data, output_dir=tmp_path / "out", config=config, client=client, **{**settings, "seed": 4})
+    result = tacc.fit(model, data, output_dir=tmp_path / "out", config=config, client=client, progress=False, **settings)
+    assert result.job.id == job.id and list(result.metrics()["step"]) == list(range(1, 2001))
+
+
+def test_it_goes_on_behind_a_cancelled_job(client, cluster, tmp_path):
+    data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
+    config = {**CONFIG, "model": {"weights": "random"}}
+    arguments = {"output_dir": tmp_path / "out", "config": config, "client": client, "progress": False, **TRAIN}
+    with pytest.raises(tacc.AnswerTimeoutError):
+        tacc.fit(model, data, timeout=3, **{**arguments, "max_steps": 1_000_000})
+    client.job("out").cancel()
+    with pytest.raises(tacc.JobCancelledError):
+        client.job("out").wait(progress=False)
+    done = client.job("out").status().step
+    result = tacc.fit(model, data, **{**arguments, "max_steps": done + 5})
+    assert list(result.metrics()["step"]) == list(range(done + 1, done + 6))
+    assert Path(result) == tmp_path / "out/hf"
+
+
+def test_data_is_prepared_once(client, tmp_path):
+    """With a tokenizer of the new model's vocabulary, in samples that it takes."""
+    texts = [{"text": f"{n} and {n + 1} are {2 * n + 1}. " * 4} for n in range(200)]
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **TRAIN}
+    shape = {**TINY_MODEL, "vocab_size": 300}
+    result = tacc.fit(shape, texts, prepare={"eval_fraction": 0.1}, **arguments)
+    index = json.loads((tmp_path / "out/data/index.json").read_text())
+    assert len(json.loads((tmp_path / "out/data/tokenizer/tokenizer.json").read_text())["model"]["vocab"]) <= 300
+    assert index["seq_len"] == 64 and len(result.metrics("eval")) == 1
+    before = (tmp_path / "out/data/index.json").stat().st_mtime_ns
+    tacc.fit(shape, texts, prepare={"eval_fraction": 0.1}, **{**arguments, "max_steps": 14})
+    assert (tmp_path / "out/data/index.json").stat().st_mtime_ns == before
+    with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, or otherwise"):
+        tacc.fit(shape, texts, prepare={"eval_fraction": 0.2}, **arguments)
+    # The tokenizer of a model's folder is taken.
+    (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 500)
+    assert (tmp_path / "out/hf/tokenizer.json").exists()
+    on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
+    assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"
