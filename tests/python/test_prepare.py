@@ -77,7 +77,7 @@ def of_datasets(monkeypatch, records):
 
 
 def frame_of(records):
-    return pytest.importorskip("pandas").DataFrame(records)
+    return pytest.importorskip("pandas", reason="no pandas").DataFrame(records)
 
 
 MAKERS = {
@@ -172,7 +172,8 @@ def test_which_records_are_conversations(tmp_path, tokenizer_dir):
 
 def test_rows_of_arrays_and_with_missing_values(tmp_path, tokenizer_dir):
     """As pandas reads them from parquet."""
-    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas", reason="no pandas")
+    import pyarrow
     from pyarrow import parquet
 
     rows = [{"messages": talk} for talk in TALKS] + [{"prompt": "2+2=", "completion": " 4"}]
@@ -189,7 +190,7 @@ def test_rows_of_arrays_and_with_missing_values(tmp_path, tokenizer_dir):
 
 
 def test_a_dataset_itself(tmp_path, tokenizer_dir):
-    datasets = pytest.importorskip("datasets", reason="a stand-in is tested above")
+    datasets = pytest.importorskip("datasets", reason="no datasets: a stand-in is tested above")
     records = [{"messages": talk, "id": i} for i, talk in enumerate(TALKS)]
     prepare(records, tmp_path / "list", tokenizer=tokenizer_dir)
     given = datasets.Dataset.from_list(records)
@@ -338,6 +339,22 @@ def test_what_cannot_be_is_named(tmp_path, monkeypatch, tokenizer_dir, data, opt
     assert not list(tmp_path.iterdir())
 
 
+def test_files_of_a_folder(tmp_path, tokenizer_dir):
+    """One pattern or several."""
+    for name in ("a.py", "b.md", "c.json"):
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_text(name)
+    for number, (options, want) in enumerate(
+        (
+            ({"include": "*.py"}, ["a.py"]),
+            ({"include": ["*.py", "*.md"], "exclude": "a*"}, ["b.md"]),
+            ({"as_text": "*.json", "exclude": ("*.py", "*.md")}, ["c.json"]),
+        )
+    ):
+        got = prepare(tmp_path / "in", tmp_path / str(number), tokenizer=tokenizer_dir, **options)
+        assert read_documents(got.path) == encode_all(tokenizer_dir, want)
+
+
 def test_a_tokenizer_of_transformers(tmp_path, tokenizer_dir):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_dir)
     got = prepare(iter(TEXTS), tmp_path / "object", tokenizer=tokenizer)
@@ -361,7 +378,7 @@ def fail(send, *args):
 
 def test_a_worker_that_ends_or_fails_is_said(tmp_path, monkeypatch, tokenizer_dir):
     monkeypatch.setattr(encoding, "_encode_in_worker", die)
-    with pytest.raises(InputError, match=r"a tokenizing process was killed \(out of memory\?\); use fewer with processes"):
+    with pytest.raises(InputError, match=r"a tokenizing process ended with -9 \(-9: out of memory\?\); use fewer with processes"):
         prepare(iter(TEXTS), tmp_path / "out", tokenizer=tokenizer_dir, processes=2)
     monkeypatch.setattr(encoding, "_encode_in_worker", fail)
     with pytest.raises(ZeroDivisionError, match="in a worker") as raised:

@@ -155,6 +155,6 @@ def test_what_is_learned_is_what_the_rule_labels(tmp_path, folder_of, records, t
 
 @pytest.mark.parametrize("records, template, eos, after", CASES)
 def test_what_is_learned_is_what_trl_labels(tmp_path, folder_of, records, template, eos, after):
-    pytest.importorskip("trl", reason="the rule itself is tested without it")
+    pytest.importorskip("trl", reason="no trl: the rule is held to itself")
     got, tokenizer = prepared(records, folder_of(template, eos), tmp_path)
     assert got == with_eos(rows_of_trl(tokenizer, records, tmp_path), tokenizer.eos_token_id, after)

@@ -3,10 +3,12 @@
 Ends with 1 where a program ran no case at all, and in CI (CI=true) where a case was skipped that this machine can run. What a machine may lack is
 in LACKING: by the word with which a skip's reason begins, whether it is so. It is looked up here and not taken from the test that skipped."""
 
+import importlib.util
 import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +23,16 @@ def is_privileged() -> bool:
     return bool(effective >> 21 & effective >> 12 & 1)
 
 
+def lacks_package(name: str) -> bool:
+    return importlib.util.find_spec(name) is None
+
+
 LACKING = {
     "no GPU": lambda: not has_gpu(),
     "there is a GPU": has_gpu,
     "needs root": lambda: not is_privileged(),
+    # Packages that people have beside tacc, and that requirements.txt does not bring.
+    **{f"no {package}": partial(lacks_package, package) for package in ("datasets", "pandas", "trl")},
 }
 
 

@@ -138,7 +138,8 @@ def encode_all(tasks: Iterable[list[Piece]], encoding: Encoding, processes: int)
             while pending:
                 yield pending.popleft().result()
         except WorkerEndedError as error:
-            raise InputError("a tokenizing process was killed (out of memory?); use fewer with --processes") from error
+            what = f"a tokenizing process ended with {error.exit_code} (-9: out of memory?); use fewer with --processes"
+            raise InputError(what) from error
 
 
 _encoder: Encoder | None = None  # In a worker.

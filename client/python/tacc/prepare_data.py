@@ -33,9 +33,9 @@ def prepare(
     chat: bool | None = None,
     on_long: Literal["error", "drop", "truncate"] | None = None,
     text_field: str = DEFAULT_TEXT_FIELD,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    as_text: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    as_text: str | Sequence[str] = (),
     eval_fraction: float = 0.0,
     seq_len: int = DEFAULT_SEQ_LEN,
     separate_documents: bool | None = None,
@@ -66,7 +66,7 @@ def prepare(
         on_long: Of a conversation longer than `seq_len` tokens: "error" (None is the same), "drop" it, or "truncate" it to
             its first `seq_len`.
         text_field: Field of a record that is the text.
-        include: For folders: which files, by name or path below the folder, as "*.py".
+        include: For folders: which files, by name or path below the folder, as "*.py" or several of these.
         exclude: For folders: which files not.
         as_text: Which files to take as plain text whatever their names.
         eval_fraction: In [0, 1): hold out documents with this fraction of the tokens, in `out`/eval.
@@ -95,9 +95,9 @@ def prepare(
             train_tokenizer=train_tokenizer,
             eos_token=eos_token,
             text_field=text_field,
-            include=tuple(include),
-            exclude=tuple(exclude),
-            as_text=tuple(as_text),
+            include=_patterns(include),
+            exclude=_patterns(exclude),
+            as_text=_patterns(as_text),
             chat=chat,
             on_long=on_long,
             eval_fraction=eval_fraction,
@@ -112,6 +112,10 @@ def prepare(
     for text in prepared.warnings:
         warnings.warn(text, stacklevel=2)
     return prepared
+
+
+def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 @contextlib.contextmanager

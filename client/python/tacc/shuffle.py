@@ -23,7 +23,8 @@ def document_hash(seed: int, purpose: int, first: int, count: int) -> np.ndarray
     def mix(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:  # SplitMix64's.
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        mixed: np.ndarray[Any, Any] = x ^ (x >> np.uint64(31))
+        return mixed
 
     golden = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):
