@@ -127,7 +127,7 @@ def test_matrices_that_lie_transposed_in_the_files(cluster, data, tmp_path):
     from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    shape = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    shape = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.1}
     GPT2LMHeadModel(GPT2Config(**shape, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0, bos_token_id=None, eos_token_id=0)).save_pretrained(tmp_path / "gpt2")
     for name, lora, targets in (("default", {"r": 4}, ["c_attn"]), ("all", {"r": 4, "target_modules": "all-linear"}, ["c_attn", "c_fc", "c_proj"])):
         job = train(cluster, lora_job(tmp_path / name, tmp_path / "gpt2", data, name=f"gpt2-{name}", train={"lora": lora, "learning_rate": 0.05}))

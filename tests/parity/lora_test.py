@@ -34,7 +34,7 @@ CASES = [
     ("glm", None, ["q_proj", "gate_up_proj"]),
     ("gpt2", None, ["c_attn", "c_fc", "c_proj"]),
     ("gpt_neox", None, ["query_key_value", "dense"]),
-    ("falcon", None, ["query_key_value"]),
+    ("falcon", None, ["query_key_value", "dense_h_to_4h", "dense_4h_to_h"]),
     ("gemma2", "windows and soft caps", ["q_proj", "v_proj"]),
     ("phi3", None, ["qkv_proj", "gate_up_proj"]),
     ("mixtral", None, ["q_proj", "v_proj", "o_proj"]),
