@@ -118,7 +118,7 @@ std::vector<Family> VariantsOfLlama() {
        .harmless = GemmaHarmlessKeys(),
        .lora_targets = {"q_proj", "v_proj"},
        .read = ReadGemma2},
-      {.name = "gemma3",
+      {.name = "gemma3_text",
        .model_types = {"gemma3_text"},
        .architectures = {"Gemma3ForCausalLM"},
        .layer_classes = {"Gemma3DecoderLayer"},
