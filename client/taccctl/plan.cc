@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/jobfile/cluster_file.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/plan_request.h"
 #include "client/taccctl/session/coordinator_client.h"
@@ -19,6 +18,7 @@
 #include "client/taccctl/show/table.h"
 #include "client/taccctl/show/units.h"
 #include "client/taccctl/subcommands.h"
+#include "jobfile/cluster_file.h"
 #include "page/numbers.h"
 
 namespace tacc::client {
@@ -175,14 +175,14 @@ absl::StatusOr<std::string> PlanHere(const PlanOptions& options, const v1::JobSp
 }
 
 absl::StatusOr<std::string> PlanForCluster(const PlanOptions& options, const v1::JobSpec& spec, Context& context) {
-  ClusterFile file;
+  jobfile::ClusterFile file;
   if (options.cluster.empty()) {
     file.cluster = {{"machine", "h100"}};
     context.err << "--gpus without --cluster: assuming nodes of 8 H100 SXM" << std::endl;
   } else {
-    const absl::StatusOr<KnownMachines> known = AskForMachines(context);
+    const absl::StatusOr<jobfile::KnownMachines> known = AskForMachines(context);
     if (!known.ok()) return known.status();
-    absl::StatusOr<ClusterFile> loaded = LoadClusterFile(options.cluster, *known);
+    absl::StatusOr<jobfile::ClusterFile> loaded = jobfile::LoadClusterFile(options.cluster, *known);
     if (!loaded.ok()) return loaded.status();
     file = *std::move(loaded);
   }
@@ -266,9 +266,9 @@ void PrintClusterFile(const PlanOptions& options, const json& base, const json& 
 int Calibrate(const PlanOptions& options, const GlobalOptions& global, Context& context) {
   const absl::StatusOr<std::vector<MeasuredStep>> steps = ReadMeasuredSteps(options.calibrate, options.job);
   if (!steps.ok()) return Fail(absl::InvalidArgumentError(steps.status().message()), &context);
-  const absl::StatusOr<KnownMachines> known = AskForMachines(context);
+  const absl::StatusOr<jobfile::KnownMachines> known = AskForMachines(context);
   if (!known.ok()) return Fail(known.status(), &context);
-  const absl::StatusOr<ClusterFile> file = LoadClusterFile(options.cluster, *known);
+  const absl::StatusOr<jobfile::ClusterFile> file = jobfile::LoadClusterFile(options.cluster, *known);
   if (!file.ok()) return Fail(file.status(), &context);
   json request = {{"cluster", file->cluster}, {"steps", json::array()}};
   for (const MeasuredStep& step : *steps) {

@@ -160,11 +160,11 @@ absl::Status CheckJob(const v1::JobSpec& spec, Context& context) {
   return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
-absl::StatusOr<KnownMachines> AskForMachines(Context& context) {
+absl::StatusOr<jobfile::KnownMachines> AskForMachines(Context& context) {
   const absl::StatusOr<std::string> text = RunTool("tacc-plan", {"machines"}, 60, context);
   if (!text.ok()) return text.status();
   const json answer = json::parse(*text, nullptr, false);
-  KnownMachines known;
+  jobfile::KnownMachines known;
   const auto read = [&](const char* name, std::vector<std::string>* out) {
     if (!answer.is_object() || !answer.contains(name) || !answer[name].is_array()) return;
     for (const json& item : answer[name]) {

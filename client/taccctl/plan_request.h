@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/jobfile/cluster_file.h"
 #include "client/taccctl/session/context.h"
+#include "jobfile/cluster_file.h"
 #include "tacc/v1/job.pb.h"
 
 namespace tacc::client {
@@ -28,7 +28,7 @@ absl::StatusOr<nlohmann::json> RequestForCluster(const v1::JobSpec& spec, const 
 absl::Status CheckJob(const v1::JobSpec& spec, Context& context);
 
 // What tacc-plan knows of machines.
-absl::StatusOr<KnownMachines> AskForMachines(Context& context);
+absl::StatusOr<jobfile::KnownMachines> AskForMachines(Context& context);
 
 // What `tacc-plan plan --request REQUEST ARGUMENTS` prints.
 absl::StatusOr<std::string> RunPlan(const nlohmann::json& request, const std::vector<std::string>& arguments,

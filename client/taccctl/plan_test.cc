@@ -2,10 +2,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/jobfile/job_file.h"
 #include "client/taccctl/testing/taccctl_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "jobfile/job_file.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::client {
@@ -102,7 +102,7 @@ TEST_F(TaccctlTest, ThePlanEndsWithWhatReproducesIt) {
   const std::string mark = "To keep this plan, put into the job file:\n\n";
   ASSERT_THAT(out_, HasSubstr(mark));
   std::string pasted = out_.substr(out_.find(mark) + mark.size());
-  const auto spec = ParseJobFile(job + pasted + "  max_steps: 10\n", "pasted.yaml", "/");
+  const auto spec = jobfile::ParseJobFile(job + pasted + "  max_steps: 10\n", "pasted.yaml", "/");
   ASSERT_TRUE(spec.ok()) << spec.status() << pasted;
   EXPECT_EQ(spec->resources().workers(), 4);
   EXPECT_EQ(spec->train().global_batch_size(), 16);

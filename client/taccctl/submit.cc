@@ -17,6 +17,7 @@
 #include "client/taccctl/show/sample.h"
 #include "client/taccctl/show/units.h"
 #include "client/taccctl/subcommands.h"
+#include "jobfile/job_paths.h"
 #include "machine/folder_lock.h"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -47,7 +48,7 @@ bool IsOnThisMachine(const v1::GetVersionResponse& coordinator) {
 // Of a job that runs on this machine: what it reads is there, and data, model and layout can be, by the words of those
 // who would refuse it later.
 absl::Status CheckInput(const v1::JobSpec& spec, Context& context) {
-  if (absl::Status paths = CheckPaths(spec); !paths.ok()) return paths;
+  if (absl::Status paths = jobfile::CheckPaths(spec); !paths.ok()) return paths;
   return CheckJob(spec, context);
 }
 

@@ -174,7 +174,7 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       if (error) return absl::InternalError(absl::StrCat("cannot make a folder in ", job_dir, ": ", error.message()));
       const std::string dir = absl::StrCat(job_dir, "/", directory);
       absl::StatusOr<std::string> output =
-          CheckAndRun(InPrecision(spec, start.precision, start.residual_dtype), start.world, start.device, dir,
+          CheckAndRun(InPrecision(spec, start.precision, start.residual_dtype), {start.world, start.device, ""}, dir,
                       /*compile=*/true, cancel);
       if (!output.ok()) return output.status();
       CompileDone result;
@@ -233,17 +233,17 @@ void Compiler::Stop(const std::string& job) {
   if (running_ != nullptr && running_->job == job) *running_->cancel = true;
 }
 
-void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
-                    std::shared_ptr<std::atomic<bool>> cancel, Planned planned) {
+void Compiler::Plan(const v1::JobSpec& spec, const PlanTarget& target, std::shared_ptr<std::atomic<bool>> cancel,
+                    Planned planned) {
   auto work = std::make_shared<Work>();
   work->cancel = std::move(cancel);
-  work->run = [this, spec, world, device, planned](const std::atomic<bool>& cancel) {
+  work->run = [this, spec, target, planned](const std::atomic<bool>& cancel) {
     if (cancel) return planned(absl::CancelledError("the coordinator is stopping"));  // Or nobody waits.
     std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
     if (mkdtemp(dir.data()) == nullptr)
       return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));
     planned([&]() -> absl::StatusOr<Plans> {
-      absl::StatusOr<std::string> candidates = CheckAndRun(spec, world, device, dir, /*compile=*/false, cancel);
+      absl::StatusOr<std::string> candidates = CheckAndRun(spec, target, dir, /*compile=*/false, cancel);
       if (!candidates.ok()) return candidates.status();
       absl::StatusOr<std::string> request = ReadFile(RequestPath(dir));
       if (!request.ok()) return absl::InternalError(request.status().message());
@@ -285,7 +285,7 @@ absl::StatusOr<std::string> Compiler::ReadPredictedTrace(const std::string& job,
   return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", compiled.directory(), "/trace.json"));
 }
 
-absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, const PlanTarget& target,
                                                   const std::string& dir, bool compile,
                                                   const std::atomic<bool>& cancel) {
   std::error_code error;
@@ -302,9 +302,11 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int w
   add("--global-batch-size",
       spec.train().has_global_batch_size() ? absl::StrCat(spec.train().global_batch_size()) : "");
   add("--model", spec.model().path());
-  absl::StatusOr<std::string> data = RunTool(check, dir, cancel);
+  // A plan for another cluster needs no data but for its length.
+  absl::StatusOr<std::string> data = "";
+  if (target.cluster.empty() || !spec.data().has_seq_len()) data = RunTool(check, dir, cancel);
   if (!data.ok()) return data.status();
-  absl::StatusOr<std::string> request = CompileRequest(spec, world, device, *data);
+  absl::StatusOr<std::string> request = CompileRequest(spec, target, *data);
   if (!request.ok()) return request.status();
   const std::string request_path = RequestPath(dir);
   for (const auto& [path, text] :

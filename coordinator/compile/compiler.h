@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/compile/request.h"
 #include "coordinator/core/types.h"
 #include "process/run_program.h"
 #include "tacc/v1/job.pb.h"
@@ -51,8 +52,8 @@ class Compiler {
   void Stop(const std::string& job);
   // `tacc-plan plan`. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many wait already. Once
   // `*cancel` is true the planner is killed, or not started: Cancelled.
-  void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
-            std::shared_ptr<std::atomic<bool>> cancel, Planned planned);
+  void Plan(const v1::JobSpec& spec, const PlanTarget& target, std::shared_ptr<std::atomic<bool>> cancel,
+            Planned planned);
 
   // Removes the folder of a job that is not being compiled.
   void Forget(const std::string& job) const;
@@ -72,8 +73,8 @@ class Compiler {
 
   void Loop();
   // Runs the check of the data, writes the request into `dir`, runs tacc-plan. Returns its stdout.
-  absl::StatusOr<std::string> CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
-                                          const std::string& dir, bool compile, const std::atomic<bool>& cancel);
+  absl::StatusOr<std::string> CheckAndRun(const v1::JobSpec& spec, const PlanTarget& target, const std::string& dir,
+                                          bool compile, const std::atomic<bool>& cancel);
   // Runs a tool to an end of its own, again where somebody else ended it, and returns its stdout.
   absl::StatusOr<std::string> RunTool(const std::vector<std::string>& arguments, const std::string& dir,
                                       const std::atomic<bool>& cancel);

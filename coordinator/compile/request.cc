@@ -29,6 +29,27 @@ Json Sorted(const google::protobuf::Map<std::string, double>& values) {
   return json;
 }
 
+Json DeviceJson(const v1::DeviceProfile& device) {
+  Json json = {{"name", device.name()},
+               {"kind", device.kind()},
+               {"model", device.model()},
+               {"threads", device.threads()},
+               {"memory_bytes", device.memory_bytes()},
+               {"matmul_flops_per_second", Sorted(device.matmul_flops_per_second())},
+               {"memory_bytes_per_second", device.memory_bytes_per_second()},
+               {"link_bytes_per_second", device.link_bytes_per_second()},
+               {"link_latency_seconds", device.link_latency_seconds()},
+               {"cpus", device.cpus()},
+               {"devices_per_machine", device.devices_per_machine()}};
+  if (device.matmul_fraction() > 0) json["matmul_fraction"] = device.matmul_fraction();
+  if (device.kind() == "cpu") json["multiplies_bf16"] = device.multiplies_bf16();
+  if (device.kind() == "cuda") {
+    json["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
+    json["attention_flops_per_second"] = Sorted(device.attention_flops_per_second());
+  }
+  return json;
+}
+
 // The weights of a model, each once: first and last stage may share one, as a tied embedding.
 struct Weights {
   std::set<std::string> shapes;        // "NAME DIM,DIM", of the logical tensors
@@ -68,13 +89,19 @@ v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const st
   return spec;
 }
 
-absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
-                                           const std::string& data) {
-  const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
-  if (!facts.is_object()) return absl::InternalError("tacc-data check did not print a JSON object");
+absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTarget& target, const std::string& data) {
   v1::JobSpec full = WithDefaults(spec);
-  if (!full.data().has_seq_len() && facts.contains("seq_len") && facts["seq_len"].is_number_integer()) {
-    full.mutable_data()->set_seq_len(facts["seq_len"].get<int>());
+  Json request, facts;
+  if (!data.empty()) {
+    facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+    if (!facts.is_object()) return absl::InternalError("tacc-data check did not print a JSON object");
+    if (!full.data().has_seq_len() && facts.contains("seq_len") && facts["seq_len"].is_number_integer())
+      full.mutable_data()->set_seq_len(facts["seq_len"].get<int>());
+  }
+  if (!target.cluster.empty()) {
+    // Its size is the cluster's, and its weights need not be here.
+    full.clear_resources();
+    full.mutable_model()->set_weights(v1::WEIGHTS_RANDOM);
   }
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
@@ -82,27 +109,16 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
   if (auto status = google::protobuf::util::MessageToJsonString(full, &job, options); !status.ok()) {
     return absl::InternalError(absl::StrCat("job as JSON: ", std::string(status.message())));
   }
-  Json request;
   request["job"] = Json::parse(job, nullptr, /*allow_exceptions=*/false);
-  if (world > 0) request["world"] = world;
-  request["device"] = {{"name", device.name()},
-                       {"kind", device.kind()},
-                       {"model", device.model()},
-                       {"threads", device.threads()},
-                       {"memory_bytes", device.memory_bytes()},
-                       {"matmul_flops_per_second", Sorted(device.matmul_flops_per_second())},
-                       {"memory_bytes_per_second", device.memory_bytes_per_second()},
-                       {"link_bytes_per_second", device.link_bytes_per_second()},
-                       {"link_latency_seconds", device.link_latency_seconds()},
-                       {"cpus", device.cpus()},
-                       {"devices_per_machine", device.devices_per_machine()}};
-  if (device.matmul_fraction() > 0) request["device"]["matmul_fraction"] = device.matmul_fraction();
-  if (device.kind() == "cpu") request["device"]["multiplies_bf16"] = device.multiplies_bf16();
-  if (device.kind() == "cuda") {
-    request["device"]["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
-    request["device"]["attention_flops_per_second"] = Sorted(device.attention_flops_per_second());
+  if (target.cluster.empty()) {
+    if (target.world > 0) request["world"] = target.world;
+    request["device"] = DeviceJson(target.device);
+  } else {
+    request["cluster"] = Json::parse(target.cluster, nullptr, /*allow_exceptions=*/false);
+    if (!request["cluster"].is_object())
+      return absl::InvalidArgumentError("cluster is no JSON object; give one as {\"machine\": \"h100\", \"gpus\": 64}");
   }
-  request["data"] = facts;
+  if (!facts.is_null()) request["data"] = std::move(facts);
   return Dump(request);
 }
 

@@ -16,10 +16,18 @@ namespace tacc::coordinator {
 // `residual_dtype`: as in a plan's summary. The job as it is where they are empty, or it names types.
 v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const std::string& residual_dtype);
 
+// For what tacc-plan plans.
+struct PlanTarget {
+  int world = 0;  // Workers; 0: left to the planner.
+  v1::DeviceProfile device;
+  // JSON object of a cluster file (docs/planning.md) in place of them; empty: none.
+  std::string cluster;
+};
+
 // The request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
-// defaults of the schema are filled in. `world` 0: left to the planner. Internal: `data` is no JSON object.
-absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
-                                           const std::string& data);
+// defaults of the schema are filled in. It may be empty for a cluster, if the job has data.seq_len. InvalidArgument:
+// the cluster is no JSON object. Internal: `data` is none.
+absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTarget& target, const std::string& data);
 
 struct IdentityParts {
   std::string summary;                // As tacc-plan writes it,

@@ -64,7 +64,7 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   device.set_memory_bytes(int64_t{8} << 30);
   device.set_devices_per_machine(2);
   (*device.mutable_matmul_flops_per_second())["bf16"] = 2.5e11;
-  auto text = CompileRequest(Spec(), 2, device, R"({"vocab_size": 100, "seq_len": 64})");
+  auto text = CompileRequest(Spec(), {2, device}, R"({"vocab_size": 100, "seq_len": 64})");
   ASSERT_TRUE(text.ok()) << text.status();
   const auto request = nlohmann::json::parse(*text);
   EXPECT_EQ(request["world"], 2);
@@ -82,17 +82,32 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   (*device.mutable_attention_flops_per_second())["flash"] = 4e14;
   device.set_devices_per_machine(8);
   (*device.mutable_peak_flops_per_second())["bf16"] = 989e12;
-  const auto gpu = nlohmann::json::parse(*CompileRequest(Spec(), 2, device, "{}"))["device"];
+  const auto gpu = nlohmann::json::parse(*CompileRequest(Spec(), {2, device}, "{}"))["device"];
   EXPECT_EQ(gpu["matmul_fraction"], 0.9);
   EXPECT_EQ(gpu["attention_flops_per_second"]["flash"], 4e14);
   EXPECT_EQ(gpu["devices_per_machine"], 8);
   EXPECT_FALSE(gpu.contains("multiplies_bf16"));
   EXPECT_EQ(gpu["peak_flops_per_second"]["bf16"], 989e12);
   EXPECT_EQ(gpu["matmul_flops_per_second"]["bf16"], 2.5e11);
-  auto open = CompileRequest(Spec(), 0, device, "{}");
+  auto open = CompileRequest(Spec(), {0, device}, "{}");
   ASSERT_TRUE(open.ok());
   EXPECT_FALSE(nlohmann::json::parse(*open).contains("world"));
-  EXPECT_FALSE(CompileRequest(Spec(), 2, device, "not JSON").ok());
+  EXPECT_FALSE(CompileRequest(Spec(), {2, device}, "not JSON").ok());
+}
+
+TEST(CompileRequest, ForAClusterThatNeedNotBeHere) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_workers(2);
+  spec.mutable_data()->set_seq_len(32);
+  const auto text = CompileRequest(spec, {0, {}, R"({"machine": "h100", "gpus": 16})"}, "");
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto request = nlohmann::json::parse(*text);
+  EXPECT_EQ(request["cluster"], (nlohmann::json{{"machine", "h100"}, {"gpus", 16}}));
+  EXPECT_FALSE(request.contains("device") || request.contains("world") || request.contains("data")) << *text;
+  EXPECT_FALSE(request["job"].contains("resources"));
+  EXPECT_EQ(request["job"]["model"]["weights"], "WEIGHTS_RANDOM");
+  EXPECT_THAT(std::string(CompileRequest(spec, {0, {}, "[]"}, "").status().message()),
+              ::testing::HasSubstr("cluster is no JSON object"));
 }
 
 TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {

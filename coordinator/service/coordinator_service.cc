@@ -15,6 +15,7 @@
 #include "coordinator/core/view.h"
 #include "coordinator/service/grpc_status.h"
 #include "coordinator/service/page_stream.h"
+#include "jobfile/job_file.h"
 #include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::coordinator {
@@ -23,6 +24,7 @@ namespace {
 constexpr size_t kMaxSpecBytes = 1 << 20;
 constexpr size_t kMaxJobNameBytes = 128;
 constexpr int kDefaultListLimit = 1000;
+constexpr int kMaxProblems = 100;
 
 grpc::Status NoJob(const std::string& job) {
   return grpc::Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no job ", job.substr(0, kMaxJobNameBytes)));
@@ -37,7 +39,7 @@ v1::Job FullView(const JobState& job, Store& store) {
 
 // Answers with the job of that id or name.
 template <typename Response>
-void ReadJob(Loop* loop, grpc::ServerUnaryReactor* reactor, const std::string& name, Response* response) {
+void AnswerWithJob(Loop* loop, grpc::ServerUnaryReactor* reactor, const std::string& name, Response* response) {
   loop->Read([reactor, name, response](const Loop::View& view) {
     const JobState* job = view.core.Find(name);
     if (job == nullptr) return reactor->Finish(NoJob(name));
@@ -87,7 +89,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContex
   loop_->Ask(std::move(submit), [this, reactor, response](const Reply& reply) {
     if (!reply.status.ok()) return reactor->Finish(ToGrpc(reply.status));
     response->set_existed(reply.existed);
-    ReadJob(loop_, reactor, reply.job, response);
+    AnswerWithJob(loop_, reactor, reply.job, response);
   });
   return reactor;
 }
@@ -95,7 +97,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* CoordinatorHandlers::Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
                                                    v1::GetResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  ReadJob(loop_, reactor, request->job(), response);
+  AnswerWithJob(loop_, reactor, request->job(), response);
   return reactor;
 }
 
@@ -125,7 +127,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Cancel(grpc::CallbackServerContex
   cancel.mode = request->mode();
   loop_->Ask(std::move(cancel), [this, reactor, response](const Reply& reply) {
     if (!reply.status.ok()) return reactor->Finish(ToGrpc(reply.status));
-    ReadJob(loop_, reactor, reply.job, response);
+    AnswerWithJob(loop_, reactor, reply.job, response);
   });
   return reactor;
 }
@@ -182,6 +184,7 @@ grpc::ServerWriteReactor<v1::LogsResponse>* CoordinatorHandlers::Logs(grpc::Call
   state->tail = std::max(0, request->tail());
   state->rank = request->has_rank() ? request->rank() : -1;
   state->follow = request->follow();
+  state->position = std::max<int64_t>(0, request->cursor());
   auto read = [state](const Loop::View& view) {
     StreamPage<v1::LogsResponse> page;
     std::deque<v1::LogLine> lines;
@@ -205,6 +208,7 @@ grpc::ServerWriteReactor<v1::LogsResponse>* CoordinatorHandlers::Logs(grpc::Call
     if (!lines.empty()) {
       v1::LogsResponse response;
       for (v1::LogLine& line : lines) *response.add_lines() = std::move(line);
+      response.set_cursor(state->position);
       page.responses.push_back(std::move(response));
     } else {
       const JobState* job = view.core.Find(state->job);
@@ -226,6 +230,29 @@ grpc::ServerWriteReactor<v1::LogsResponse>* CoordinatorHandlers::Logs(grpc::Call
   return stream.get();
 }
 
+grpc::ServerUnaryReactor* CoordinatorHandlers::ReadJob(grpc::CallbackServerContext* context,
+                                                       const v1::ReadJobRequest* request,
+                                                       v1::ReadJobResponse* response) {
+  if (request->directory().empty() || request->directory()[0] != '/') {
+    return Finished(context, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                                          "directory: give an absolute path, from which relative ones are taken"));
+  }
+  jobfile::JobFile file = jobfile::ReadJob(request->text(), request->directory());
+  if (file.problems.empty()) *response->mutable_spec() = std::move(file.spec);
+  for (const jobfile::Diagnostic& diagnostic : file.problems) {
+    if (response->problems_size() == kMaxProblems) {
+      response->add_problems()->set_message(absl::StrCat("and ", file.problems.size() - kMaxProblems, " more"));
+      break;
+    }
+    v1::JobProblem* problem = response->add_problems();
+    problem->set_field(diagnostic.field);
+    problem->set_message(diagnostic.message);
+    problem->set_line(diagnostic.place.line);
+    problem->set_column(diagnostic.place.column);
+  }
+  return Finished(context, grpc::Status::OK);
+}
+
 grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext* context,
                                                     const v1::PlanRequest* request, v1::PlanResponse* response) {
   std::string wrong;
@@ -234,7 +261,17 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
   }
   if (!wrong.empty()) return Finished(context, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, wrong));
   auto* reactor = new PlanReactor;
-  loop_->Read([this, reactor, request, response](const Loop::View& view) {
+  const auto answer = [reactor, response](absl::StatusOr<Compiler::Plans> planned) {
+    if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));
+    response->set_candidates_json(std::move(planned->candidates));
+    response->set_request_json(std::move(planned->request));
+    reactor->Finish(grpc::Status::OK);
+  };
+  if (!request->cluster_json().empty()) {
+    compiler_->Plan(request->spec(), {.cluster = request->cluster_json()}, reactor->cancel(), answer);
+    return reactor;
+  }
+  loop_->Read([this, answer, reactor, request](const Loop::View& view) {
     const int world = RequestedWorld(request->spec());
     const auto device = DeviceToCompileFor(view.core.members(), world);
     if (!device.has_value()) {
@@ -243,13 +280,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
           absl::StrCat("a plan is for the devices of the job's workers: it ", NeedsWorkers(view.core.members(), world),
                        "; start more, or plan without them: --local, --cluster or --gpus")));
     }
-    compiler_->Plan(request->spec(), world, *device, reactor->cancel(),
-                    [reactor, response](absl::StatusOr<Compiler::Plans> planned) {
-                      if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));
-                      response->set_candidates_json(std::move(planned->candidates));
-                      response->set_request_json(std::move(planned->request));
-                      reactor->Finish(grpc::Status::OK);
-                    });
+    compiler_->Plan(request->spec(), {world, *device, ""}, reactor->cancel(), answer);
   });
   return reactor;
 }

@@ -43,6 +43,8 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
                                                      const v1::WatchRequest* request) override;
   grpc::ServerWriteReactor<v1::LogsResponse>* Logs(grpc::CallbackServerContext* context,
                                                    const v1::LogsRequest* request) override;
+  grpc::ServerUnaryReactor* ReadJob(grpc::CallbackServerContext* context, const v1::ReadJobRequest* request,
+                                    v1::ReadJobResponse* response) override;
   grpc::ServerUnaryReactor* Plan(grpc::CallbackServerContext* context, const v1::PlanRequest* request,
                                  v1::PlanResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context, const v1::ListWorkersRequest* request,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -22,6 +23,17 @@ int64_t SizeOf(const std::string& path) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   return error ? 0 : static_cast<int64_t>(size);
+}
+
+constexpr char kBegin[] = "begin\t";
+
+// At which position of the log the file begins, by its first line.
+int64_t BeginOf(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string line;
+  int64_t begin = 0;
+  if (!std::getline(in, line) || !absl::StartsWith(line, kBegin)) return 0;
+  return absl::SimpleAtoi(line.substr(sizeof(kBegin) - 1), &begin) && begin > 0 ? begin : 0;
 }
 
 // time TAB attempt TAB rank TAB text
@@ -57,6 +69,7 @@ LogFiles::Files& LogFiles::Open(const std::string& job) {
   if (inserted) {
     it->second.current_bytes = SizeOf(Path(job));
     it->second.old_bytes = SizeOf(Path(job) + ".1");
+    it->second.begin = BeginOf(it->second.old_bytes > 0 ? Path(job) + ".1" : Path(job));
   }
   return it->second;
 }
@@ -64,6 +77,8 @@ LogFiles::Files& LogFiles::Open(const std::string& job) {
 absl::Status LogFiles::Append(const v1::RankId& id, const v1::RankLog& log) {
   Files& files = Open(id.job());
   std::string text;
+  if (const int64_t begin = files.begin + files.old_bytes; files.current_bytes == 0 && begin > 0)
+    absl::StrAppend(&text, kBegin, begin, "\n");
   for (const std::string& line : log.lines()) {
     absl::StrAppend(&text, absl::StrFormat("%.3f", log.time()), "\t", id.attempt(), "\t", id.rank(), "\t", Clean(line),
                     "\n");
@@ -91,7 +106,10 @@ absl::StatusOr<LogFiles::Page> LogFiles::Read(const std::string& job, int64_t po
   page.next = std::max(position, files.begin);
   const int64_t middle = files.begin + files.old_bytes;
   const int64_t end = middle + files.current_bytes;
-  if (page.next >= end) return page;
+  if (page.next >= end) {
+    page.next = end;  // Of a log that was lost with the coordinator's folder, a position may be beyond it.
+    return page;
+  }
   const bool old = page.next < middle;
   std::ifstream in(old ? Path(job) + ".1" : Path(job), std::ios::binary);
   in.seekg(page.next - (old ? files.begin : middle));

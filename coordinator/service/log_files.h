@@ -28,14 +28,15 @@ class LogFiles {
     std::vector<v1::LogLine> lines;
     int64_t next = 0;  // Position to go on from; equal to the one asked for at the end of the log.
   };
-  // Lines from `position` (0: the oldest kept) on, about 256 KiB of them. Positions mean something until this process
-  // ends.
+  // Lines from `position` (0: the oldest kept) on, about 256 KiB of them. A position is one of the whole log, of which
+  // the files keep the end, also for a later process.
   absl::StatusOr<Page> Read(const std::string& job, int64_t position);
 
   // Removes the job's lines.
   void Forget(const std::string& job);
 
  private:
+  // A file that does not begin the log says in its first line at which position it begins.
   struct Files {
     int64_t old_bytes = 0;      // Of ranks.log.1.
     int64_t current_bytes = 0;  // Of ranks.log.

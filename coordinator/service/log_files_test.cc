@@ -68,6 +68,25 @@ TEST_F(LogFilesTest, DropsTheOldestFile) {
   for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i], absl::StrCat("line ", 500 - lines.size() + i));
 }
 
+TEST_F(LogFilesTest, APositionHoldsForALaterProcess) {
+  int64_t position = 0;
+  std::vector<std::string> lines, wanted;
+  for (int i = 0; i < 200; ++i) {
+    LogFiles logs(dir_, 1000);
+    ASSERT_TRUE(logs.Append(IdOf("toy-1", 1, 0), Lines({absl::StrCat("line ", i)})).ok());
+    wanted.push_back(absl::StrCat("line ", i));
+    for (const std::string& line : Read(&logs, &position)) lines.push_back(line);
+  }
+  EXPECT_EQ(lines, wanted);
+  EXPECT_GT(position, 3000);
+  // A log that is another one since.
+  LogFiles(dir_, 1000).Forget("toy-1");
+  LogFiles logs(dir_, 1000);
+  EXPECT_THAT(Read(&logs, &position), ElementsAre());
+  ASSERT_TRUE(logs.Append(IdOf("toy-1", 1, 0), Lines({"anew"})).ok());
+  EXPECT_THAT(Read(&logs, &position), ElementsAre("anew"));
+}
+
 TEST_F(LogFilesTest, KeepsBytesThatAreNoTextOutOfTheMessages) {
   LogFiles logs(dir_, 1 << 20);
   ASSERT_TRUE(logs.Append(IdOf("toy-1", 1, 0), Lines({"a\nb", std::string("nul\0byte", 8), "bad \xff\xc3 good \xc3\xa4",

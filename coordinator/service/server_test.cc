@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/testing/fake_daemon.h"
 #include "nlohmann/json.hpp"
 
@@ -406,6 +407,53 @@ TEST_F(ServerTest, PlansOnTheAttachedWorkers) {
   const auto planned = nlohmann::json::parse(response.request_json());
   EXPECT_EQ(planned["job"]["name"], "toy");
   EXPECT_EQ(planned["device"]["kind"], "cpu");
+}
+
+TEST_F(ServerTest, PlansForAClusterThatIsNotThere) {
+  v1::PlanRequest request;
+  *request.mutable_spec() = TestSpec("toy", dir_.path() + "/runs", 1);
+  request.set_cluster_json(R"({"machine": "h100", "gpus": 16})");
+  v1::PlanResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->Plan(&context, request, &response).ok());
+  EXPECT_EQ(nlohmann::json::parse(response.request_json())["cluster"]["gpus"], 16);
+  request.set_cluster_json("16 GPUs");
+  grpc::ClientContext again;
+  EXPECT_EQ(stub_->Plan(&again, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ServerTest, ReadsAJobFile) {
+  v1::ReadJobRequest request;
+  request.set_text("name: toy\nmodel: {path: m}\ndata: {path: /d}\ntrain: {max_steps: 5}\n");
+  request.set_directory("/home/ada");
+  v1::ReadJobResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->ReadJob(&context, request, &response).ok());
+  EXPECT_EQ(response.problems_size(), 0);
+  EXPECT_EQ(response.spec().model().path(), "/home/ada/m");
+  EXPECT_EQ(response.spec().checkpoint().dir(), "/home/ada/runs/toy");
+
+  request.set_text("name: toy\nmodel: {path: m}\ndata: {path: /d}\ntrain:\n  max_stepz: 5\n");
+  grpc::ClientContext again;
+  ASSERT_TRUE(stub_->ReadJob(&again, request, &response).ok());
+  EXPECT_FALSE(response.has_spec());
+  ASSERT_EQ(response.problems_size(), 1);
+  EXPECT_EQ(response.problems(0).field(), "train.max_stepz");
+  EXPECT_EQ(response.problems(0).line(), 5);
+  EXPECT_EQ(response.problems(0).column(), 3);
+  EXPECT_THAT(response.problems(0).message(), HasSubstr("did you mean \"max_steps\"?"));
+
+  request.set_directory("here");
+  grpc::ClientContext relative;
+  EXPECT_EQ(stub_->ReadJob(&relative, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+
+  request.set_directory("/");
+  request.set_text("");
+  for (int i = 0; i < 150; ++i) request.set_text(absl::StrCat(request.text(), "x", i, ": 1\n"));
+  grpc::ClientContext many;
+  ASSERT_TRUE(stub_->ReadJob(&many, request, &response).ok());
+  EXPECT_EQ(response.problems_size(), 101);
+  EXPECT_THAT(response.problems(100).message(), HasSubstr("more"));
 }
 
 TEST_F(ServerTest, AClientThatGoesAwayEndsItsPlan) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "graph/ir/collective_limits.h"
+#include "graph/ops/attention_operands.h"
 #include "graph/targets/targets.h"
 
 namespace tacc::graph {
@@ -140,19 +141,12 @@ DType ProductType(const OpCall& call) {
 }
 
 std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call) {
-  // Without document_start.
-  static const std::map<std::string, size_t, std::less<>> kNumOperands = {
-      {"attention", 3},
-      {"attention_grad", 6},
-      {"attention_joined", 1},
-      {"attention_joined_grad", 4},
-  };
-  if (op == "attention_continue") return AttentionMask::kAny;
-  const auto found = kNumOperands.find(op.name());
-  if (found == kNumOperands.end()) return std::nullopt;
-  const size_t num_operands = found->second;
-  const bool is_any = call.operands.size() > num_operands || call.attrs->count("alibi_slopes") > 0 ||
-                      call.attr<int64_t>("zigzag") > 1 || call.attr<int64_t>("block") > 0;
+  const std::optional<AttentionOperands> at = AttentionOperandsOf(op.name(), *call.attrs, call.operands.size());
+  if (!at.has_value()) return std::nullopt;
+  const bool is_any = at->document_start >= 0 || at->sinks >= 0 || at->earlier_out >= 0 || at->step >= 0 ||
+                      call.attr<int64_t>("window") > 0 || call.attr<double>("softcap") > 0 ||
+                      call.attrs->count("alibi_slopes") > 0 || call.attr<int64_t>("zigzag") > 1 ||
+                      call.attr<int64_t>("block") > 0;
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
 }
 

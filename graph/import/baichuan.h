@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "graph/import/config_reader.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 
 namespace tacc::graph {
 

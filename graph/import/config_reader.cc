@@ -124,6 +124,21 @@ std::vector<int64_t> ConfigReader::Ints(const std::string& key, int64_t min, int
   return {};
 }
 
+std::vector<double> ConfigReader::Floats(const std::string& key, double min, double max) {
+  const nlohmann::json* value = Find(key);
+  std::vector<double> numbers;
+  if (value == nullptr) return numbers;
+  bool fits = value->is_array();
+  for (size_t i = 0; fits && i < value->size(); ++i) {
+    const nlohmann::json& item = (*value)[i];
+    fits = item.is_number() && item >= min && item <= max;
+    if (fits) numbers.push_back(item.get<double>());
+  }
+  if (fits) return numbers;
+  Fail(key, absl::StrCat("wanted a list of numbers from ", min, " to ", max));
+  return {};
+}
+
 const nlohmann::json* ConfigReader::Object(const std::string& key) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr || value->is_object()) return value;

@@ -44,6 +44,7 @@ class ConfigReader {
   }
   std::vector<std::string> Strings(const std::string& key);
   std::vector<int64_t> Ints(const std::string& key, int64_t min, int64_t max);
+  std::vector<double> Floats(const std::string& key, double min, double max);
   // The object under `key`, or null.
   const nlohmann::json* Object(const std::string& key);
   // The value must be absent, or equal to `harmless`; otherwise the key is refused, with `reason`.

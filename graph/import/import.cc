@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "graph/import/config_parts.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 #include "graph/import/families.h"
 #include "graph/import/json_file.h"
 #include "graph/import/model_facts.h"
@@ -34,7 +34,8 @@ absl::Status InFolder(const std::string& dir, const absl::Status& status) {
   return absl::Status(status.code(), message);
 }
 
-// The tensors that the parameters lie in; those named NAME[BEGIN:END] are rows of one.
+// The tensors that the parameters lie in; those named NAME[BEGIN:END] are rows of one, and NAME[:,BEGIN:END] of each of
+// its entries.
 std::vector<WantedTensor> WantedTensors(const Graph& graph) {
   std::vector<WantedTensor> wanted;
   std::map<std::string, size_t> index;
@@ -54,7 +55,8 @@ std::vector<WantedTensor> WantedTensors(const Graph& graph) {
     if (inserted) {
       wanted.push_back({name, dims});
     } else {
-      wanted[it->second].dims[0] += dims[0];
+      const size_t dim = node.symbol.compare(name.size(), 3, "[:,") == 0 ? 1 : 0;
+      wanted[it->second].dims[dim] += dims[dim];
     }
   }
   return wanted;
@@ -228,7 +230,9 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     check.ignorable = [&](const std::string& name) {
       // A head that is the embedding, and tables that older versions stored.
       return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
-             absl::EndsWith(name, ".inv_freq");
+             absl::EndsWith(name, ".inv_freq") ||
+             std::any_of(read->family.old_buffers.begin(), read->family.old_buffers.end(),
+                         [&](const std::string& end) { return absl::EndsWith(name, end); });
     };
     const absl::Status status = CheckWeights(stored, check);
     if (!status.ok()) return InFolder(dir, status);

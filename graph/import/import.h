@@ -34,7 +34,7 @@ struct ImportOptions {
 struct ImportedModel {
   // In f32. Inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
   // and "sample" i64[B]; with an auxiliary loss of experts "sample" (-1: padding). Leaves `param "NAME"`, NAME as in
-  // the model's safetensors (NAME[BEGIN:END] for those rows of it), with init=, axes= and, where the logical shape is a
+  // the model's safetensors (NAME[BEGIN:END] for those rows of it, NAME[:,BEGIN:END] of each entry), with init=, axes= and, where the logical shape is a
   // reshape of the stored one, stored=. Outputs "loss" (sum over target tokens) and "target_tokens", or "logits"
   // f32[B,S,V].
   Graph forward;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "graph/import/import.h"
 #include "graph/import/json_file.h"
 #include "graph/ir/fingerprint.h"
@@ -59,18 +60,20 @@ class NodePlaces {
   std::vector<Line> lines_;
 };
 
-// A param that is some rows of a tensor of the files, "qkv.weight[0:64]", as worker/checkpoint/tensors/tensor_rows.h
-// reads it.
+// A param that is some rows of a tensor of the files, "qkv.weight[0:64]", or of each of its entries, "w[:,0:64]", as
+// worker/checkpoint/tensors/tensor_rows.h reads it.
 struct NamedRows {
   std::string tensor;
+  size_t dim = 0;
   int64_t begin = 0, end = 0;
 };
 std::optional<NamedRows> ParseNamedRows(const std::string& name) {
   const size_t bracket = name.rfind('[');
   if (bracket == std::string::npos || bracket == 0 || name.back() != ']') return std::nullopt;
-  const std::pair<std::string, std::string> ends =
-      absl::StrSplit(name.substr(bracket + 1, name.size() - bracket - 2), absl::MaxSplits(':', 1));
+  absl::string_view range = absl::string_view(name).substr(bracket + 1, name.size() - bracket - 2);
   NamedRows rows{.tensor = name.substr(0, bracket)};
+  if (absl::ConsumePrefix(&range, ":,")) rows.dim = 1;
+  const std::pair<std::string, std::string> ends = absl::StrSplit(range, absl::MaxSplits(':', 1));
   if (!absl::SimpleAtoi(ends.first, &rows.begin) || !absl::SimpleAtoi(ends.second, &rows.end)) return std::nullopt;
   if (rows.begin < 0 || rows.end <= rows.begin) return std::nullopt;
   return rows;
@@ -179,14 +182,19 @@ class GraphChecker {
   absl::Status CheckExportedNames() const {
     std::map<std::string, size_t> tensors;                       // -> the param's node
     std::map<std::string, std::map<int64_t, size_t>> of_tensor;  // tensor -> first row -> node
+    std::map<std::string, size_t> dim_of;                        // tensor -> that of its rows
     for (size_t i : params_) {
       const std::string& name = graph_.nodes[i].symbol;
       const Dims dims = StoredDims(i);
       if (const std::optional<NamedRows> rows = ParseNamedRows(name); rows.has_value()) {
-        if (dims.empty() || dims[0] != rows->end - rows->begin) {
+        if (dims.size() <= rows->dim || dims[rows->dim] != rows->end - rows->begin) {
           return places_.Error(i, absl::StrCat("param \"", name, "\" is named for ", rows->end - rows->begin,
                                                " rows of a tensor, but is ", DimsToString(dims)));
         }
+        const auto [dim, is_new] = dim_of.emplace(rows->tensor, rows->dim);
+        if (!is_new && dim->second != rows->dim)
+          return places_.Error(i,
+                               absl::StrCat("the params of \"", rows->tensor, "\" are rows of two dims; wanted one"));
         if (!of_tensor[rows->tensor].emplace(rows->begin, i).second)
           return places_.Error(i, absl::StrCat("two params begin at row ", rows->begin, " of \"", rows->tensor, "\""));
         continue;
@@ -216,8 +224,9 @@ class GraphChecker {
           return places_.Error(i, absl::StrCat("param \"", graph_.nodes[i].symbol, "\" begins at row ", begin,
                                                "; the rows of \"", tensor, "\" before it end at ", end));
         }
-        end = begin + dims[0];
-        dims[0] = first[0];
+        const size_t dim = dim_of.at(tensor);
+        end = begin + dims[dim];
+        dims[dim] = first[dim];
         if (dims == first) continue;
         return places_.Error(i, absl::StrCat("the rows of \"", tensor, "\" differ in their other dims: ",
                                              DimsToString(StoredDims(i)), " and ", DimsToString(first)));

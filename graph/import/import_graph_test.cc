@@ -116,6 +116,11 @@ TEST_F(ImportGraphTest, ParamsBecomeTensorsOfTheirOwn) {
     return absl::StrCat("%p", count++, " = param \"", name, "\" : f32[", dims, "] @layers.0\n");
   };
   EXPECT_EQ(add(param("w[0:4]", "4,3") + param("w[4:10]", "6,3")), "");
+  EXPECT_EQ(add(param("w[:,0:4]", "2,4,3") + param("w[:,4:10]", "2,6,3")), "");
+  EXPECT_THAT(add(param("w[:,0:4]", "2,4,3") + param("w[:,5:10]", "2,5,3")), HasSubstr("begins at row 5"));
+  EXPECT_THAT(add(param("w[:,0:4]", "2,4,3") + param("w[:,4:10]", "3,6,3")), HasSubstr("differ in their other dims"));
+  EXPECT_THAT(add(param("w[:,0:4]", "4,3")), HasSubstr("is named for 4 rows of a tensor, but is [4,3]"));
+  EXPECT_THAT(add(param("w[:,0:4]", "4,4") + param("w[4:10]", "6,4")), HasSubstr("are rows of two dims; wanted one"));
   EXPECT_EQ(add(param("h.*", "2,3") + param("h.22", "3,3")), "");
   EXPECT_THAT(add(param("w", "4,3") + param("w[0:4]", "4,3")), HasSubstr("would both be tensor \"w\""));
   EXPECT_THAT(add(param("h.*", "4,3") + param("h.1", "3")), HasSubstr("would both be tensor \"h.1\""));

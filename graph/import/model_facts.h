@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace tacc::graph {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "graph/import/config_reader.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 
 namespace tacc::graph {
 

@@ -100,6 +100,124 @@ double YarnAttentionFactor(ConfigReader& rope, double factor) {
   return mscale != 0 && mscale_all_dim != 0 ? get(mscale) / get(mscale_all_dim) : get(1.0);
 }
 
+// What the kinds are made of.
+struct PlainRope {
+  ConfigReader& config;
+  ConfigReader& rope;  // the object that says the kind and its numbers
+  const RotaryModel& model;
+  std::string kind;
+  double theta;
+  int64_t dim;
+  Rotary rotary;  // of kind default
+
+  double max_length() const { return static_cast<double>(model.max_position_embeddings); }
+  // `made` of the plain one by these numbers.
+  Rotary With(Rotary made, const std::map<std::string, double>& numbers) const {
+    made.facts = rotary.facts;
+    made.facts["rope_type"] = kind;
+    for (const auto& [name, number] : numbers) made.facts[absl::StrCat("rope_", name)] = Print(Attr(number));
+    return made;
+  }
+};
+
+Rotary ReadLinear(PlainRope& plain) {
+  const auto factor = static_cast<float>(plain.rope.Float("factor", 1e-6, kAny));
+  Rotary made = plain.rotary;
+  for (double& f : made.inv_freq) f = static_cast<float>(f) / factor;
+  return plain.With(std::move(made), {{"factor", factor}});
+}
+
+Rotary ReadDynamic(PlainRope& plain) {
+  const double factor = plain.rope.Float("factor", 1e-6, kAny);
+  Rotary made = plain.rotary;
+  const RotaryModel& model = plain.model;
+  if (model.seq_len > model.max_position_embeddings && plain.dim > 2) {
+    // transformers holds the length in a tensor here, so the base is an fp32 number.
+    const float stretch =
+        static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(plain.max_length()) -
+        static_cast<float>(factor - 1);
+    const auto dim = static_cast<double>(plain.dim);
+    made =
+        PlainRotary(static_cast<float>(plain.theta) * Power(stretch, static_cast<float>(dim / (dim - 2))), plain.dim);
+  }
+  made.any_length = true;
+  return made;
+}
+
+Rotary ReadLlama3(PlainRope& plain) {
+  ConfigReader& rope = plain.rope;
+  Llama3 llama3;
+  llama3.factor = rope.Float("factor", 1e-6, kAny);
+  llama3.low_freq_factor = rope.Float("low_freq_factor", 1e-6, kAny);
+  llama3.high_freq_factor = rope.Float("high_freq_factor", 1e-6, kAny);
+  llama3.original_length = rope.Float("original_max_position_embeddings", 1, kAny, plain.max_length());
+  if (llama3.high_freq_factor <= llama3.low_freq_factor) {
+    rope.Fail("high_freq_factor", absl::StrCat("wanted more than low_freq_factor = ", llama3.low_freq_factor));
+  }
+  return plain.With(Llama3Rotary(plain.theta, plain.dim, llama3), {{"factor", llama3.factor},
+                                                                   {"low_freq_factor", llama3.low_freq_factor},
+                                                                   {"high_freq_factor", llama3.high_freq_factor},
+                                                                   {"original_length", llama3.original_length}});
+}
+
+Rotary ReadYarn(PlainRope& plain) {
+  ConfigReader& rope = plain.rope;
+  Yarn yarn;
+  if (plain.theta <= 1) {
+    (rope.Has("rope_theta") ? rope : plain.config)
+        .Fail("rope_theta", "rotary embeddings of kind yarn need more than 1");
+  }
+  yarn.original_length = rope.Float("original_max_position_embeddings", 1, kAny, plain.max_length());
+  yarn.factor = rope.Float("factor", 1e-6, kAny, plain.max_length() / yarn.original_length);
+  yarn.attention_factor = YarnAttentionFactor(rope, yarn.factor);
+  yarn.beta_fast = rope.Float("beta_fast", 0, kAny, 32.0);
+  yarn.beta_slow = rope.Float("beta_slow", 0, kAny, 1.0);
+  if (yarn.beta_fast == 0) yarn.beta_fast = 32.0;
+  if (yarn.beta_slow == 0) yarn.beta_slow = 1.0;
+  yarn.bounds = rope.Bool("truncate", true) ? Yarn::kWholeBounds : Yarn::kExactBounds;
+  rope.RefuseUnless("finetuned", true, "only frequencies that the weights were finetuned with are supported");
+  Rotary made = plain.With(YarnRotary(plain.theta, plain.dim, yarn), {{"factor", yarn.factor},
+                                                                      {"attention_factor", yarn.attention_factor},
+                                                                      {"beta_fast", yarn.beta_fast},
+                                                                      {"beta_slow", yarn.beta_slow},
+                                                                      {"original_length", yarn.original_length}});
+  if (yarn.bounds == Yarn::kExactBounds) made.facts["rope_truncate"] = "false";
+  return made;
+}
+
+// Each frequency is divided by a factor of its own, those of short samples or those of long ones.
+Rotary ReadLongrope(PlainRope& plain) {
+  ConfigReader& rope = plain.rope;
+  const double given = rope.Float("original_max_position_embeddings", 1, kAny, plain.max_length());
+  const double original = plain.model.original_length > 0 ? static_cast<double>(plain.model.original_length) : given;
+  const double factor = rope.Float("factor", 1e-6, kAny, plain.max_length() / original);
+  const auto wanted = rope.OptionalFloat("attention_factor", 0, kAny);
+  if (!wanted.has_value() && factor > 1 && original <= 1) {
+    rope.Fail("original_max_position_embeddings", "wanted more than 1, or attention_factor beside it");
+  }
+  const double attention = wanted.value_or(factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original)));
+  const bool is_long = static_cast<double>(plain.model.seq_len) > original;
+  Rotary made;
+  std::map<std::string, std::string> lists;
+  for (const char* name : {"short_factor", "long_factor"}) {
+    const std::vector<double> factors = rope.Floats(name, 1e-6, kAny);
+    const size_t count = plain.rotary.inv_freq.size();
+    if (factors.size() != count) {
+      rope.Fail(name, absl::StrCat("has ", factors.size(), " entries; wanted one for each of ", count, " pairs"));
+      return plain.rotary;
+    }
+    if (is_long != (name == std::string("long_factor"))) continue;
+    const std::vector<float> frequencies = PositionFrequencies(static_cast<float>(plain.theta), plain.dim);
+    std::vector<float> inverse;
+    for (size_t i = 0; i < count; ++i) inverse.push_back(1.0f / (static_cast<float>(factors[i]) * frequencies[i]));
+    made = ToRotary(inverse, attention);
+    lists[absl::StrCat("rope_", name)] = Print(Attr(factors));
+  }
+  made = plain.With(std::move(made), {{"attention_factor", attention}});
+  made.facts.insert(lists.begin(), lists.end());
+  return made;
+}
+
 // The object that holds the kind and its numbers: rope_parameters (transformers 5) or rope_scaling (4), or null.
 const nlohmann::json* RotaryObject(ConfigReader& config) {
   const nlohmann::json* scaling = config.Object("rope_scaling");
@@ -112,6 +230,7 @@ const nlohmann::json* RotaryObject(ConfigReader& config) {
 
 // How many dims of a head are rotated, of which an odd last one pairs with the next.
 int64_t ReadRotaryDim(ConfigReader& config, ConfigReader* rope, const RotaryModel& model) {
+  const std::string& key = model.partial_key;
   if (!model.partial_factor.has_value()) {
     for (ConfigReader* reader : {&config, rope}) {
       if (reader != nullptr)
@@ -119,19 +238,53 @@ int64_t ReadRotaryDim(ConfigReader& config, ConfigReader* rope, const RotaryMode
     }
     return model.head_dim;
   }
-  double factor = config.Float("partial_rotary_factor", 0, 1, *model.partial_factor);
+  double factor = config.Float(key, 0, 1, *model.partial_factor);
   ConfigReader* reader = &config;
+  std::string said = key;
   if (rope != nullptr) {
-    if (rope->Has("partial_rotary_factor")) reader = rope;
+    if (rope->Has("partial_rotary_factor")) {
+      reader = rope;
+      said = "partial_rotary_factor";
+    }
     factor = rope->Float("partial_rotary_factor", 0, 1, factor);
   }
   const auto dim = static_cast<int64_t>(static_cast<double>(model.head_dim) * factor);
   if (dim < 1 || (dim + 1) / 2 * 2 > model.head_dim) {
-    reader->Fail("partial_rotary_factor", absl::StrCat("rotates ", dim, " of the ", model.head_dim,
-                                                       " dims of a head; wanted at least one pair, and no more than "
-                                                       "there are"));
+    reader->Fail(said, absl::StrCat("rotates ", dim, " of the ", model.head_dim,
+                                    " dims of a head; wanted at least one pair, and no more than there are"));
   }
   return dim;
+}
+
+// What the object in `rope` says; config.json's problems and its theta are the defaults.
+Rotary ReadRotaryObject(ConfigReader& config, ConfigReader& rope, double default_theta, const RotaryModel& model) {
+  static const std::map<std::string, Rotary (*)(PlainRope&)> kKinds = {{"dynamic", ReadDynamic},
+                                                                       {"linear", ReadLinear},
+                                                                       {"llama3", ReadLlama3},
+                                                                       {"longrope", ReadLongrope},
+                                                                       {"yarn", ReadYarn}};
+  const std::string old_kind = rope.String("type", "default");
+  std::string kind = rope.String("rope_type", old_kind);
+  if (rope.Has("type") && old_kind != kind) rope.Fail("type", absl::StrCat("rope_type says \"", kind, "\""));
+  if (model.kinds == RotaryModel::kLong && (kind == "su" || kind == "yarn")) kind = "longrope";
+  const int64_t dim = ReadRotaryDim(config, &rope, model);
+  const double theta = rope.Float("rope_theta", 1e-6, kAny, default_theta);
+  PlainRope plain{config, rope, model, kind, theta, dim, PlainRotary(theta, dim)};
+  Rotary rotary = plain.rotary;
+  const auto read = kKinds.find(kind);
+  const bool is_known = read != kKinds.end() && (model.kinds == RotaryModel::kAll || kind == "longrope");
+  if (is_known) {
+    rotary = read->second(plain);
+  } else if (kind != "default") {
+    const char* kinds =
+        model.kinds == RotaryModel::kAll ? "default, dynamic, linear, llama3, longrope, yarn" : "default, longrope";
+    rope.Fail("rope_type", absl::StrCat("the kind \"", kind, "\" is not supported; wanted one of ", kinds));
+    config.Adopt(rope);
+    return rotary;  // an unknown kind's own keys would only be noise
+  }
+  rope.Finish(absl::StrCat("rotary embeddings of kind ", kind)).IgnoreError();
+  config.Adopt(rope);
+  return rotary;
 }
 
 }  // namespace
@@ -143,85 +296,40 @@ Rotary PlainRotary(double theta, int64_t dim) {
 }
 
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
-  const double outer_theta = config.Float("rope_theta", 1e-6, kAny, model.default_theta);
+  const double theta = config.Float(model.theta_key, 1e-6, kAny, model.default_theta);
   const nlohmann::json* object = RotaryObject(config);
-  if (object == nullptr) return PlainRotary(outer_theta, ReadRotaryDim(config, nullptr, model));
-
+  if (object == nullptr) return PlainRotary(theta, ReadRotaryDim(config, nullptr, model));
   ConfigReader rope(*object,
                     absl::StrCat("config.json: ", config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
-  const std::string old_kind = rope.String("type", "default");
-  const std::string kind = rope.String("rope_type", old_kind);
-  if (rope.Has("type") && old_kind != kind) rope.Fail("type", absl::StrCat("rope_type says \"", kind, "\""));
-  const int64_t dim = ReadRotaryDim(config, &rope, model);
-  const double theta = rope.Float("rope_theta", 1e-6, kAny, outer_theta);
-  Rotary rotary = PlainRotary(theta, dim);
-  // Made of the plain one by these numbers.
-  const auto scaled = [&](Rotary made, const std::map<std::string, double>& numbers) {
-    made.facts = rotary.facts;
-    made.facts["rope_type"] = kind;
-    for (const auto& [name, number] : numbers) made.facts[absl::StrCat("rope_", name)] = Print(Attr(number));
-    return made;
-  };
-  const auto max_length = static_cast<double>(model.max_position_embeddings);
-  if (kind == "linear") {
-    const auto factor = static_cast<float>(rope.Float("factor", 1e-6, kAny));
-    for (double& f : rotary.inv_freq) f = static_cast<float>(f) / factor;
-    rotary = scaled(rotary, {{"factor", factor}});
-  } else if (kind == "dynamic") {
-    const double factor = rope.Float("factor", 1e-6, kAny);
-    if (model.seq_len > model.max_position_embeddings && dim > 2) {
-      // transformers holds the length in a tensor here, so the base is an fp32 number.
-      const float stretch =
-          static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(max_length) -
-          static_cast<float>(factor - 1);
-      rotary =
-          PlainRotary(static_cast<float>(theta) *
-                          Power(stretch, static_cast<float>(static_cast<double>(dim) / static_cast<double>(dim - 2))),
-                      dim);
+  return ReadRotaryObject(config, rope, theta, model);
+}
+
+LayerRotaries ReadLayerRotaries(ConfigReader& config, const RotaryModel& model, double full_theta,
+                                double sliding_theta) {
+  const nlohmann::json* scaling = config.Object("rope_scaling");
+  const nlohmann::json* parameters = config.Object("rope_parameters");
+  const nlohmann::json empty = nlohmann::json::object();
+  const nlohmann::json* objects[2] = {&empty, &empty};
+  constexpr const char* kTypes[2] = {"full_attention", "sliding_attention"};
+  std::string places[2] = {"config.json: rope_scaling", "config.json: rope_parameters: sliding_attention"};
+  if (scaling != nullptr && parameters != nullptr)
+    config.Fail("rope_scaling", "rope_parameters is given too; keep one of them");
+  if (scaling != nullptr) {
+    objects[0] = scaling;
+  } else if (parameters != nullptr) {
+    ConfigReader by_type(*parameters, "config.json: rope_parameters");
+    for (int i = 0; i < 2; ++i) {
+      places[i] = absl::StrCat("config.json: rope_parameters: ", kTypes[i]);
+      if (const nlohmann::json* object = by_type.Object(kTypes[i]); object != nullptr) objects[i] = object;
     }
-    rotary.any_length = true;
-  } else if (kind == "llama3") {
-    Llama3 llama3;
-    llama3.factor = rope.Float("factor", 1e-6, kAny);
-    llama3.low_freq_factor = rope.Float("low_freq_factor", 1e-6, kAny);
-    llama3.high_freq_factor = rope.Float("high_freq_factor", 1e-6, kAny);
-    llama3.original_length = rope.Float("original_max_position_embeddings", 1, kAny, max_length);
-    if (llama3.high_freq_factor <= llama3.low_freq_factor) {
-      rope.Fail("high_freq_factor", absl::StrCat("wanted more than low_freq_factor = ", llama3.low_freq_factor));
-    }
-    rotary = scaled(Llama3Rotary(theta, dim, llama3), {{"factor", llama3.factor},
-                                                       {"low_freq_factor", llama3.low_freq_factor},
-                                                       {"high_freq_factor", llama3.high_freq_factor},
-                                                       {"original_length", llama3.original_length}});
-  } else if (kind == "yarn") {
-    Yarn yarn;
-    if (theta <= 1) {
-      (rope.Has("rope_theta") ? rope : config).Fail("rope_theta", "rotary embeddings of kind yarn need more than 1");
-    }
-    yarn.original_length = rope.Float("original_max_position_embeddings", 1, kAny, max_length);
-    yarn.factor = rope.Float("factor", 1e-6, kAny, max_length / yarn.original_length);
-    yarn.attention_factor = YarnAttentionFactor(rope, yarn.factor);
-    yarn.beta_fast = rope.Float("beta_fast", 0, kAny, 32.0);
-    yarn.beta_slow = rope.Float("beta_slow", 0, kAny, 1.0);
-    if (yarn.beta_fast == 0) yarn.beta_fast = 32.0;
-    if (yarn.beta_slow == 0) yarn.beta_slow = 1.0;
-    yarn.bounds = rope.Bool("truncate", true) ? Yarn::kWholeBounds : Yarn::kExactBounds;
-    rope.RefuseUnless("finetuned", true, "only frequencies that the weights were finetuned with are supported");
-    rotary = scaled(YarnRotary(theta, dim, yarn), {{"factor", yarn.factor},
-                                                   {"attention_factor", yarn.attention_factor},
-                                                   {"beta_fast", yarn.beta_fast},
-                                                   {"beta_slow", yarn.beta_slow},
-                                                   {"original_length", yarn.original_length}});
-    if (yarn.bounds == Yarn::kExactBounds) rotary.facts["rope_truncate"] = "false";
-  } else if (kind != "default") {
-    rope.Fail("rope_type", absl::StrCat("the kind \"", kind,
-                                        "\" is not supported; wanted one of default, dynamic, linear, llama3, yarn"));
-    config.Adopt(rope);
-    return rotary;  // an unknown kind's own keys would only be noise
+    by_type.Finish("rotary embeddings by type of layer (full_attention, sliding_attention)").IgnoreError();
+    config.Adopt(by_type);
   }
-  rope.Finish(absl::StrCat("rotary embeddings of kind ", kind)).IgnoreError();
-  config.Adopt(rope);
-  return rotary;
+  ConfigReader full(*objects[0], places[0]), sliding(*objects[1], places[1]);
+  LayerRotaries rotaries;
+  rotaries.full = ReadRotaryObject(config, full, full_theta, model);
+  rotaries.sliding = ReadRotaryObject(config, sliding, sliding_theta, model);
+  return rotaries;
 }
 
 std::vector<double> AlibiSlopes(int64_t num_heads) {

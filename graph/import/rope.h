@@ -3,24 +3,13 @@
 #define TACC_GRAPH_IMPORT_ROPE_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "graph/import/config_reader.h"
+#include "graph/import/decoder/rotary.h"
 
 namespace tacc::graph {
-
-// The facts of a rotary embedding: the frequency of each pair of dims, in fp32 precision, and the factor on cosine and
-// sine. Dims of a head beyond the pairs are not rotated.
-struct Rotary {
-  std::vector<double> inv_freq;  // one a pair
-  double attention_scale = 1.0;
-  enum Pairs { kHalves, kNeighbours } pairs = kHalves;  // dims i and i + n of 2n, or 2i and 2i + 1
-  bool any_length = false;                              // stretched to the samples' length
-  std::map<std::string, std::string> facts;             // what all this was computed from, for ModelFacts
-};
 
 // Plain rotary embedding of the first `dim` dims: 1 / theta^(2i/dim).
 Rotary PlainRotary(double theta, int64_t dim);
@@ -31,16 +20,31 @@ struct RotaryModel {
   int64_t seq_len = 0;
   int64_t max_position_embeddings = 0;
   double default_theta = 10000.0;
+  const char* theta_key = "rope_theta";
+  const char* partial_key = "partial_rotary_factor";
   // Default of partial_rotary_factor, the share of a head's dims that is rotated; absent: whole heads, the key is
   // refused.
   std::optional<double> partial_factor;
+  // Of longrope: the length up to which samples are short; 0: original_max_position_embeddings beside the factors.
+  int64_t original_length = 0;
+  // All kinds; or, as Phi 3, default and longrope, which has also been called su and yarn.
+  enum Kinds { kAll, kLong } kinds = kAll;
 };
 
 // Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as
-// it does, in fp32 and in its order of operations. Kinds: default, linear, dynamic, llama3, yarn; any other is refused
-// by name. Pairs are those of the family: kHalves is returned. Sources: Peng et al., YaRN, arXiv 2309.00071, section 3;
-// transformers, modeling_rope_utils.py.
+// it does, in fp32 and in its order of operations. Kinds: default, linear, dynamic, llama3, longrope, yarn; any other is
+// refused by name. Pairs are those of the family: kHalves is returned. Sources: Peng et al., YaRN, arXiv 2309.00071,
+// section 3; Ding et al., LongRoPE, arXiv 2402.13753, section 3; transformers, modeling_rope_utils.py.
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model);
+
+// Of layers that see all keys, and of those that see a window of them.
+struct LayerRotaries {
+  Rotary full, sliding;
+};
+// Reads rope_parameters with an object for each type of layer, or the older rope_scaling, which is for full layers.
+// Thetas are those of objects that say none.
+LayerRotaries ReadLayerRotaries(ConfigReader& config, const RotaryModel& model, double full_theta,
+                                double sliding_theta);
 
 // ALiBi's slope of each head, for a number of heads that need not be a power of two.
 // Source: Press et al., Train Short, Test Long, arXiv 2108.12409, section 3, and its published code.

@@ -34,4 +34,16 @@ void ForEachIndex(const Dims& dims, const std::function<void(const Dims&)>& visi
   ForEachIndex(Dims(dims.size(), 0), dims, visit);
 }
 
+Array Entries(const Array& x, int64_t dim, int64_t start, int64_t limit) {
+  Dims dims = x.dims;
+  dims[dim] = limit - start;
+  Array part = Array::Filled(dims, 0);
+  ForEachIndex(dims, [&](const Dims& index) {
+    Dims from = index;
+    from[dim] += start;
+    part.at(index) = x.at(from);
+  });
+  return part;
+}
+
 }  // namespace tacc::interpreter

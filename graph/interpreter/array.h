@@ -28,6 +28,9 @@ struct Array {
 void ForEachIndex(const Dims& begin, const Dims& end, const std::function<void(const Dims&)>& visit);
 void ForEachIndex(const Dims& dims, const std::function<void(const Dims&)>& visit);
 
+// Entries [start, limit) of dim `dim` of x.
+Array Entries(const Array& x, int64_t dim, int64_t start, int64_t limit);
+
 }  // namespace tacc::interpreter
 
 #endif  // TACC_GRAPH_INTERPRETER_ARRAY_H_

@@ -56,7 +56,8 @@ class EvaluatorTable {
 
 void AddPointwiseEvaluators(EvaluatorTable& table);
 void AddShapeEvaluators(EvaluatorTable& table);
-void AddModelEvaluators(EvaluatorTable& table);     // einsum, norms, attention, tokens
+void AddModelEvaluators(EvaluatorTable& table);  // einsum, norms, tokens
+void AddAttentionEvaluators(EvaluatorTable& table);
 void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
 void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, optimizer
 

@@ -49,19 +49,6 @@ void AddProduct(const std::string& text, const Array& a, const Array& b, Array& 
   });
 }
 
-// Entries [start, limit) of dim `dim` of x.
-Array Entries(const Array& x, int64_t dim, int64_t start, int64_t limit) {
-  Dims dims = x.dims;
-  dims[dim] = limit - start;
-  Array part = Array::Filled(dims, 0);
-  ForEachIndex(dims, [&](const Dims& index) {
-    Dims from = index;
-    from[dim] += start;
-    part.at(index) = x.at(from);
-  });
-  return part;
-}
-
 // A product's first factor.
 Array PartOf(const Request& r, const Array& a) {
   const int64_t parts = r.attr<int64_t>("parts"), dim = r.attr<int64_t>("dim");
@@ -272,156 +259,6 @@ Results Rotary(const Request& r) {
   return {std::move(y)};
 }
 
-// Scores and their bounds of one attention call, of which operand `q` are the queries, k follows, and operand `start`,
-// when there, is document_start. Heads are local; ALiBi's slopes are indexed by the logical head.
-class Scores {
- public:
-  Scores(const Request& r, size_t q, size_t start)
-      : r_(r),
-        q_(*r.in[q]),
-        k_(*r.in[q + 1]),
-        start_(start < r.in.size() ? r.in[start] : nullptr),
-        queries_(r.in_ranges[q][1]),
-        keys_(r.in_ranges[q + 1][1]),
-        num_queries_(r.in_logical[q][1]),
-        num_keys_(r.in_logical[q + 1][1]),
-        first_head_(r.in_ranges[q][2].begin) {
-    if (r.node->attrs.count("alibi_slopes") > 0) slopes_ = r.attr<std::vector<double>>("alibi_slopes");
-    if (k_.dims[2] > 0) group_ = q_.dims[2] / k_.dims[2];
-  }
-  int64_t kv_head(int64_t h) const { return h / group_; }
-  // Are these rows logical, not padding?
-  bool HasQuery(int64_t i) const { return i < queries_.end - queries_.begin; }
-  bool Sees(int64_t b, int64_t i, int64_t j) const {
-    if (j >= keys_.end - keys_.begin) return false;
-    const int64_t block = r_.attr<int64_t>("block");
-    if (block > 0 && (queries_.begin + i) / block != (keys_.begin + j) / block) return false;
-    if (!r_.attr<bool>("causal")) return true;
-    const int64_t key = KeyPosition(j);
-    return key <= QueryPosition(i) && (start_ == nullptr || static_cast<double>(key) >= start_->at({b, i}));
-  }
-  double at(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    double dot = 0;
-    for (int64_t d = 0; d < q_.dims[3]; ++d) dot += q_.at({b, i, h, d}) * k_.at({b, j, kv_head(h), d});
-    const size_t logical_head = static_cast<size_t>(first_head_ + h);
-    const double slope = logical_head < slopes_.size() ? slopes_[logical_head] : 0;
-    return dot * r_.attr<double>("scale") + slope * static_cast<double>(KeyPosition(j) - QueryPosition(i));
-  }
-
- private:
-  int64_t QueryPosition(int64_t i) const { return r_.Position(queries_, num_queries_, i); }
-  int64_t KeyPosition(int64_t j) const {
-    return r_.Position(keys_, num_keys_, j, r_.attr<int64_t>("shift") * r_.attr<int64_t>("block"));
-  }
-
-  const Request& r_;
-  const Array& q_;
-  const Array& k_;
-  const Array* start_;
-  graph::Range queries_, keys_;
-  int64_t num_queries_, num_keys_, first_head_;
-  int64_t group_ = 1;
-  std::vector<double> slopes_;
-};
-
-// attention; with operands earlier_out and earlier_lse attention_continue.
-Results AttentionForward(const Request& r, size_t earlier) {
-  const Array &q = *r.in[0], &k = *r.in[1], &v = *r.in[2];
-  const Scores scores(r, 0, 3 + earlier);
-  Array out = r.NewResult(0), lse = r.NewResult(1);
-  ForEachIndex(lse.dims, [&](const Dims& index) {
-    const int64_t b = index[0], h = index[1], i = index[2];
-    if (!scores.HasQuery(i)) return;
-    const double before = earlier > 0 ? r.in[4]->at(index) : -INFINITY;
-    double max = before;
-    for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (scores.Sees(b, i, j)) max = std::max(max, scores.at(b, h, i, j));
-    }
-    double sum = before == -INFINITY ? 0 : std::exp(before - max);
-    for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (scores.Sees(b, i, j)) sum += std::exp(scores.at(b, h, i, j) - max);
-    }
-    lse.at(index) = sum == 0 ? -INFINITY : max + std::log(sum);
-    for (int64_t d = 0; d < q.dims[3] && before != -INFINITY; ++d) {
-      out.at({b, i, h, d}) = r.in[3]->at({b, i, h, d}) * std::exp(before - lse.at(index));
-    }
-    for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (!scores.Sees(b, i, j)) continue;
-      const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
-      for (int64_t d = 0; d < q.dims[3]; ++d) out.at({b, i, h, d}) += p * v.at({b, j, scores.kv_head(h), d});
-    }
-  });
-  return {std::move(out), std::move(lse)};
-}
-
-Results Attention(const Request& r) { return AttentionForward(r, 0); }
-Results AttentionContinue(const Request& r) { return AttentionForward(r, 2); }
-
-Results AttentionGrad(const Request& r) {
-  const Array &dout = *r.in[0], &q = *r.in[1], &k = *r.in[2], &v = *r.in[3], &out = *r.in[4], &lse = *r.in[5];
-  const Scores scores(r, 1, 6);
-  const int64_t depth = q.dims[3];
-  Array dq = r.NewResult(0), dk = r.NewResult(1), dv = r.NewResult(2);
-  ForEachIndex(lse.dims, [&](const Dims& index) {
-    const int64_t b = index[0], h = index[1], i = index[2], kv = scores.kv_head(h);
-    if (!scores.HasQuery(i)) return;
-    double delta = 0;
-    for (int64_t d = 0; d < depth; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
-    for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (!scores.Sees(b, i, j)) continue;
-      const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
-      double dp = 0;
-      for (int64_t d = 0; d < depth; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
-      const double ds = p * (dp - delta) * r.attr<double>("scale");
-      for (int64_t d = 0; d < depth; ++d) {
-        dq.at({b, i, h, d}) += ds * k.at({b, j, kv, d});
-        dk.at({b, j, kv, d}) += ds * q.at({b, i, h, d});
-        dv.at({b, j, kv, d}) += p * dout.at({b, i, h, d});
-      }
-    }
-  });
-  return {std::move(dq), std::move(dk), std::move(dv)};
-}
-
-// The call of attention (operand `joined` is q) in which q, k and v are one operand, with each by itself.
-struct HeadsApart {
-  Request request;
-  std::vector<Array> parts;
-
-  HeadsApart(const Request& r, size_t joined) : request(r) {
-    const int64_t all = r.in[joined]->dims[2], kv = all / (r.attr<int64_t>("group") + 2), heads = all - 2 * kv;
-    parts = {Entries(*r.in[joined], 2, 0, heads), Entries(*r.in[joined], 2, heads, heads + kv),
-             Entries(*r.in[joined], 2, heads + kv, all)};
-    const auto insert = [&](auto& list) { list.insert(list.begin() + joined, 2, list[joined]); };
-    insert(request.in);
-    insert(request.in_ranges);
-    insert(request.in_logical);
-    for (size_t i = 0; i < 3; ++i) request.in[joined + i] = &parts[i];
-    // Each rank has as many of each kind.
-    graph::Range& q_heads = request.in_ranges[joined][2];
-    q_heads.begin = q_heads.begin / all * heads;
-    q_heads.end = q_heads.begin + heads;
-    if (joined == 0) return;
-    request.out_types.assign(3, r.out_types[0]);
-    for (size_t i = 0; i < 3; ++i) request.out_types[i].dims = parts[i].dims;
-  }
-};
-
-Results AttentionJoined(const Request& r) { return Attention(HeadsApart(r, 0).request); }
-
-Results AttentionJoinedGrad(const Request& r) {
-  const HeadsApart apart(r, 1);
-  Array joined = r.NewResult(0);
-  int64_t first = 0;
-  for (const Array& part : AttentionGrad(apart.request)) {
-    ForEachIndex(part.dims, [&](const Dims& index) {
-      joined.at({index[0], index[1], first + index[2], index[3]}) = part.at(index);
-    });
-    first += part.dims[2];
-  }
-  return {std::move(joined)};
-}
-
 }  // namespace
 
 void AddModelEvaluators(EvaluatorTable& table) {
@@ -441,11 +278,6 @@ void AddModelEvaluators(EvaluatorTable& table) {
   table.Add("positions", Positions);
   table.Add("rope_table", RopeTable);
   table.Add("rotary", Rotary);
-  table.Add("attention", Attention);
-  table.Add("attention_continue", AttentionContinue);
-  table.Add("attention_grad", AttentionGrad);
-  table.Add("attention_joined", AttentionJoined);
-  table.Add("attention_joined_grad", AttentionJoinedGrad);
 }
 
 }  // namespace tacc::interpreter

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "graph/interpreter/evaluate.h"
+#include "graph/interpreter/random_bits.h"
 
 namespace tacc::interpreter {
 namespace {
@@ -105,26 +105,9 @@ Results CrossEntropyGrad(const Request& r) {
   return {std::move(dlogits)};
 }
 
-// Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011, section 3.3.
-uint32_t Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key, int word) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53} * counter[0], p1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(p1),
-               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(p0)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
-  }
-  return counter[word];
-}
-
-// Keyed as the CPU kernel for steps, samples and rows below 2^32.
 Results Dropout(const Request& r) {
   const Array &x = *r.in[0], &step = *r.in[1], &sample = *r.in[2];
-  const double rate = r.attr<double>("rate");
-  const uint64_t seed = static_cast<uint64_t>(r.attr<int64_t>("seed"));
-  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(seed >> 32) * 0x9E3779B9u,
-                                       static_cast<uint32_t>(r.attr<int64_t>("key"))};
-  const auto threshold = static_cast<uint32_t>(rate * 4294967296.0);
+  const DropoutKey dropout{r.attr<double>("rate"), r.attr<int64_t>("seed"), r.attr<int64_t>("key")};
   Array y = r.NewResult(0);
   const Dims& logical = r.in_logical[0];
   ForEachIndex(x.dims, [&](const Dims& index) {
@@ -135,10 +118,7 @@ Results Dropout(const Request& r) {
       if (index[d] >= range.end - range.begin) return;
       i = i * logical[d] + (d == 1 ? r.Position(range, logical[d], index[d]) : range.begin + index[d]);
     }
-    const uint32_t random = Philox({static_cast<uint32_t>(i / 4), static_cast<uint32_t>(sample.values[index[0]]),
-                                    static_cast<uint32_t>(step.values[0]), 0},
-                                   key, static_cast<int>(i % 4));
-    y.at(index) = random < threshold ? 0 : x.at(index) / (1 - rate);
+    y.at(index) = IsKept(dropout, i, sample.values[index[0]], step.values[0]) ? x.at(index) / (1 - dropout.rate) : 0;
   });
   return {std::move(y)};
 }
@@ -214,6 +194,7 @@ EvaluatorTable::EvaluatorTable() {
   AddPointwiseEvaluators(*this);
   AddShapeEvaluators(*this);
   AddModelEvaluators(*this);
+  AddAttentionEvaluators(*this);
   AddExpertEvaluators(*this);
   AddTrainingEvaluators(*this);
 }

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/attention_operands.h"
+#include "graph/ops/attention_ring.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/facts.h"
 #include "graph/ops/target.h"
@@ -19,29 +21,58 @@ namespace {
 //   block, shift   a step of the ring: queries see keys of their own block of `block` indices only, and k, v were
 //                  rotated by `shift` blocks: block b holds the keys of block b - shift, around
 //   wide           results have the accumulation type of q's: they are summed further
+//   window         a query sees as many of the keys that it would see, its own position and those before it; 0: all
+//   softcap        a scaled score s becomes softcap * tanh(s / softcap), before ALiBi; 0: it does not
+//   dropout        rate at which probabilities are dropped, the others divided by 1 - rate, after the softmax; 0: none.
+//                  The operands `step` i64[] and `sample` i64[B] precede document_start. Whether the probability of a
+//                  head, a query's position and a key's is kept depends on them, dropout_key and dropout_seed as
+//                  element [head, query, key] of a sample [H,S,T] does in the op `dropout`
+//   sinks          of a forward: the operand `sinks` [H] follows v, the score of one more key of each head that every
+//                  query sees, whose value is 0. A gradient needs them not: lse counts them
 std::vector<AttrSpec> AttentionAttrs() {
   return {{"causal", AttrKind::kBool},
           {"scale", AttrKind::kFloat},
           {"alibi_slopes", AttrKind::kFloats, AttrSpec::kOptional},
+          {"window", AttrKind::kInt, AttrSpec::kOptional},
+          {"softcap", AttrKind::kFloat, AttrSpec::kOptional},
+          {"dropout", AttrKind::kFloat, AttrSpec::kOptional},
+          {"dropout_key", AttrKind::kInt, AttrSpec::kOptional},
+          {"dropout_seed", AttrKind::kInt, AttrSpec::kOptional},
+          {"sinks", AttrKind::kBool, AttrSpec::kOptional},
           {"zigzag", AttrKind::kInt, AttrSpec::kOptional},
           {"block", AttrKind::kInt, AttrSpec::kOptional},
           {"shift", AttrKind::kInt, AttrSpec::kOptional},
           {"wide", AttrKind::kBool, AttrSpec::kOptional}};
 }
 
-// Checks the attribute `block` against a sequence of `length`.
-absl::Status CheckBlock(const OpCall& call, int64_t length) {
-  const int64_t block = call.attr<int64_t>("block"), shift = call.attr<int64_t>("shift");
-  if (block < 0 || (block > 0 && length % block != 0))
-    return absl::InvalidArgumentError(absl::StrCat("block=", block, " does not divide the sequence of ", length));
-  if (shift != 0 && (block == 0 || shift < 0 || shift >= length / block))
-    return absl::InvalidArgumentError(absl::StrCat("shift=", shift, "; wanted a number of blocks below all of them"));
-  return absl::OkStatus();
+// The operands of a call of `op`, heads apart.
+AttentionOperands Of(const char* op, const OpCall& call) {
+  return *AttentionOperandsOf(op, *call.attrs, call.operands.size());
 }
 
-// Checks q, k, v (operands `q` and the two after it), document_start (operand `start`, when there) and the attributes.
-absl::Status CheckAttention(const OpCall& call, int first, int start) {
-  const TensorType &q = call.in(first), &k = call.in(first + 1), &v = call.in(first + 2);
+// Checks window, softcap and what belongs to dropout.
+absl::Status CheckScores(const OpCall& call, const AttentionOperands& at) {
+  const int64_t window = call.attr<int64_t>("window");
+  if (window < 0 || (window > 0 && !call.attr<bool>("causal"))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window=", window, window < 0 ? "; wanted 0 or more" : " without causal=true"));
+  }
+  const double softcap = call.attr<double>("softcap"), dropout = call.attr<double>("dropout");
+  if (!(softcap >= 0)) return absl::InvalidArgumentError(absl::StrCat("softcap=", softcap, "; wanted 0 or more"));
+  if (!(dropout >= 0 && dropout < 1))
+    return absl::InvalidArgumentError(absl::StrCat("dropout=", dropout, "; wanted at least 0 and below 1"));
+  if (at.step < 0) return absl::OkStatus();
+  TACC_RETURN_IF_ERROR(WantType("step", call.in(at.step), {DType::kI64, {}}));
+  return WantType("sample", call.in(at.sample), {DType::kI64, {call.in(at.q).dims[0]}});
+}
+
+// Checks the number of operands, q, k, v, sinks, document_start and the attributes.
+absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
+  const size_t count = static_cast<size_t>(at.count);
+  if (call.operands.size() < count || call.operands.size() > count + 1)
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.operands.size(), " operands; wanted ", count, ", or document_start behind them"));
+  const TensorType &q = call.in(at.q), &k = call.in(at.k), &v = call.in(at.v);
   TACC_RETURN_IF_ERROR(WantFloating("q", q));
   TACC_RETURN_IF_ERROR(WantRank("q", q, 4));
   TACC_RETURN_IF_ERROR(WantRank("k", k, 4));
@@ -54,7 +85,12 @@ absl::Status CheckAttention(const OpCall& call, int first, int start) {
     return absl::InvalidArgumentError(
         absl::StrCat("q has ", q.dims[2], " heads and k ", k.dims[2], "; wanted a multiple"));
   }
-  const bool has_start = start < static_cast<int>(call.operands.size());
+  if (at.is_gradient && call.attr<bool>("sinks"))
+    return absl::InvalidArgumentError("sinks=true; a gradient takes no sinks");
+  if (at.sinks >= 0) {
+    TACC_RETURN_IF_ERROR(WantFloating("sinks", call.in(at.sinks)));
+    TACC_RETURN_IF_ERROR(WantDims("sinks", call.in(at.sinks), {q.dims[2]}));
+  }
   const bool causal = call.attr<bool>("causal");
   const bool ordered = causal || call.attr<int64_t>("zigzag") != 0 || call.attr<int64_t>("block") != 0;
   if (ordered && q.dims[1] != k.dims[1]) {
@@ -63,9 +99,10 @@ absl::Status CheckAttention(const OpCall& call, int first, int start) {
   }
   TACC_RETURN_IF_ERROR(CheckZigzag(call, q.dims[1]));
   TACC_RETURN_IF_ERROR(CheckBlock(call, q.dims[1]));
-  if (has_start) {
+  TACC_RETURN_IF_ERROR(CheckScores(call, at));
+  if (at.document_start >= 0) {
     if (!causal) return absl::InvalidArgumentError("document_start without causal=true");
-    TACC_RETURN_IF_ERROR(WantType("document_start", call.in(start), {DType::kI32, {q.dims[0], q.dims[1]}}));
+    TACC_RETURN_IF_ERROR(WantType("document_start", call.in(at.document_start), {DType::kI32, {q.dims[0], q.dims[1]}}));
   }
   if (call.attrs->count("alibi_slopes") > 0) {
     const auto* slopes = std::get_if<std::vector<double>>(&call.attrs->at("alibi_slopes"));
@@ -86,10 +123,14 @@ TensorType ResultType(const OpCall& call, const TensorType& operand) {
 // Batch, heads and queries may be split; keys are needed whole (a causal mask and ALiBi know the shard's offset), and
 // the head dim. With zigzag or block, queries and keys may be split together, between blocks. Query heads follow their
 // kv head, so with fewer kv heads only an even cut keeps groups together.
-constexpr int kSequence = 2;  // the factor of queries
 struct AttentionFactors {
   Rule rule;
-  std::vector<int> q, k, lse, start;
+  std::vector<int> q, k, sinks, lse, sample, start;
+  // Those of the operands behind the last that all calls have.
+  void AddTrailing(const AttentionOperands& at) {
+    if (at.step >= 0) rule.in.insert(rule.in.end(), {{}, sample});
+    if (at.document_start >= 0) rule.in.push_back(start);
+  }
 };
 AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, const OpCall& call) {
   AttentionFactors f;
@@ -112,18 +153,30 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
   }
   f.q = {batch, queries, heads, depth};
   f.k = {batch, keys, heads, depth};
+  f.sinks = {heads};
   f.lse = {batch, heads, queries};
+  f.sample = {batch};
   f.start = {batch, queries};
   f.rule.self_masking = true;
   return f;
 }
 
-// `matmuls` products of queries and keys per head; a causal mask halves them.
+// The share of the keys that a query sees on average: of a causal mask half, of a window in it less. A step of a ring
+// has a block of the keys, and counts its share of all steps.
+double VisibleShare(const TensorType& k, const OpCall& call) {
+  if (!call.attr<bool>("causal")) return 1;
+  const int64_t block = call.attr<int64_t>("block"), window = call.attr<int64_t>("window");
+  const int64_t length = block > 0 ? block * std::max<int64_t>(1, call.attr<int64_t>("zigzag")) : k.dims[1];
+  if (window == 0 || window >= length) return 0.5;
+  const double part = static_cast<double>(window) / static_cast<double>(length);
+  return part * (1 - part / 2);
+}
+
+// `matmuls` products of queries and keys per head, of the keys that are seen.
 double AttentionFlops(const TensorType& q, const TensorType& k, int matmuls, const OpCall& call) {
   const int64_t block = call.attr<int64_t>("block");
   const double keys = static_cast<double>(block > 0 ? block : k.dims[1]);
-  const double product = 2.0 * static_cast<double>(q.num_elements()) * keys;
-  return matmuls * product * (call.attr<bool>("causal") ? 0.5 : 1.0);
+  return matmuls * 2.0 * static_cast<double>(q.num_elements()) * keys * VisibleShare(k, call);
 }
 
 // Pieces of the keys whose positions follow each other.
@@ -132,31 +185,35 @@ int64_t KeyRuns(const TensorType& k, const OpCall& call) {
   return block > 0 ? k.dims[1] / block * (zigzag > 1 ? 2 : 1) : std::max<int64_t>(1, 2 * zigzag);
 }
 
-// `earlier`: operands earlier_out and earlier_lse follow v.
-OpDef AttentionForward(const char* name, int earlier) {
-  const int start = 3 + earlier;
+// attention or attention_continue.
+OpDef AttentionForward(const char* name) {
   OpDef op;
   op.name = name;
-  op.min_operands = start;
-  op.max_operands = start + 1;
+  const int num_required = AttentionOperandsOf(name, {}, 0)->count;
+  op.min_operands = num_required;
+  op.max_operands = num_required + 4;
   op.num_results = 2;
   op.attrs = AttentionAttrs();
   op.positional = true;
   op.infer = [=](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(CheckAttention(call, 0, start));
+    const AttentionOperands at = Of(name, call);
+    TACC_RETURN_IF_ERROR(CheckAttention(call, at));
     const Types types{ResultType(call, call.in(0)), LogSumExpType(call.in(0))};
-    if (earlier > 0) {
-      TACC_RETURN_IF_ERROR(WantFloating("earlier_out", call.in(3)));
-      TACC_RETURN_IF_ERROR(WantDims("earlier_out", call.in(3), types[0].dims));
-      TACC_RETURN_IF_ERROR(WantType("earlier_lse", call.in(4), types[1]));
+    if (at.earlier_out >= 0) {
+      TACC_RETURN_IF_ERROR(WantFloating("earlier_out", call.in(at.earlier_out)));
+      TACC_RETURN_IF_ERROR(WantDims("earlier_out", call.in(at.earlier_out), types[0].dims));
+      TACC_RETURN_IF_ERROR(WantType("earlier_lse", call.in(at.earlier_lse), types[1]));
+      if (at.sinks >= 0) return absl::InvalidArgumentError("sinks=true; the earlier results count them");
     }
     return types;
   };
   op.rule = [=](const OpCall& call) -> absl::StatusOr<Rule> {
+    const AttentionOperands at = Of(name, call);
     AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1), call);
     f.rule.in = {f.q, f.k, f.k};
-    if (earlier > 0) f.rule.in.insert(f.rule.in.end(), {f.q, f.lse});
-    if (static_cast<int>(call.operands.size()) > start) f.rule.in.push_back(f.start);
+    if (at.sinks >= 0) f.rule.in.push_back(f.sinks);
+    if (at.earlier_out >= 0) f.rule.in.insert(f.rule.in.end(), {f.q, f.lse});
+    f.AddTrailing(at);
     f.rule.out = {f.q, f.lse};
     return f.rule;
   };
@@ -165,161 +222,64 @@ OpDef AttentionForward(const char* name, int earlier) {
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
     return target.AttentionBytes(call.in(0), call.in(1), KeyRuns(call.in(1), call));
   };
-  if (earlier > 0) {
-    op.reuses = [](const OpCall& call) { return std::vector<int>{call.in(3) == call.out(0) ? 3 : -1, 4}; };
-  }
   return op;
 }
 
-// The blocks of ring attention, of a node whose sequence of `length` is split into `shards`. Source: Liu et al., "Ring
-// Attention with Blockwise Transformers for Near-Infinite Context", 2023.
-class Ring {
- public:
-  Ring(ExpandCall& call, int64_t length) : b_(call.builder), attrs_(call.node.attrs), size_(call.shards[kSequence]) {
-    block_ = length / size_;
-    attrs_["block"] = block_;
-  }
-  enum class Width { kOwn, kWide };
-
-  int64_t size() const { return size_; }
-  // Attributes of the step that has the keys rotated by `shift` blocks.
-  Attrs Step(int64_t shift, Width width) const {
-    Attrs attrs = attrs_;
-    attrs["shift"] = shift;
-    if (width == Width::kWide) attrs["wide"] = true;
-    return attrs;
-  }
-  // Each block goes to the next one's place.
-  ValueId Rotate(ValueId x) { return b_.Add("rotate_blocks", {x}, {{"dim", int64_t{1}}, {"block", block_}}); }
-
- private:
-  Builder& b_;
-  Attrs attrs_;
-  int64_t size_, block_ = 0;
-};
-
-// The own block first; while it is computed the next one comes in.
-absl::Status ExpandAttention(ExpandCall& call) {
-  Builder& b = call.builder;
-  const Node& node = call.node;
-  const ValueId q = node.operands[0];
-  Ring ring(call, b.type(q).dims[1]);
-  ValueId k = node.operands[1], v = node.operands[2], out = kNoValue, lse = kNoValue;
-  for (int64_t shift = 0; shift < ring.size(); ++shift) {
-    const bool last = shift + 1 == ring.size();
-    const ValueId next_k = last ? kNoValue : ring.Rotate(k), next_v = last ? kNoValue : ring.Rotate(v);
-    std::vector<ValueId> operands = {q, k, v};
-    if (shift > 0) operands.insert(operands.end(), {out, lse});
-    operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
-    const std::vector<ValueId> results = b.AddMany(shift == 0 ? "attention" : "attention_continue", operands,
-                                                   ring.Step(shift, last ? Ring::Width::kOwn : Ring::Width::kWide), 2);
-    out = results[0];
-    lse = results[1];
-    k = next_k;
-    v = next_v;
-  }
-  call.results = {out, lse};
-  return absl::OkStatus();
-}
-
-// The keys go round as in the forward; the gradients of a block's keys travel with it from its second step on, and then
-// home.
-absl::Status ExpandAttentionGrad(ExpandCall& call) {
-  Builder& b = call.builder;
-  const Node& node = call.node;
-  Ring ring(call, b.type(node.operands[1]).dims[1]);
-  std::vector<ValueId> operands = node.operands;
-  ValueId dq = kNoValue, own[2], travelling[2] = {kNoValue, kNoValue};
-  for (int64_t shift = 0; shift < ring.size(); ++shift) {
-    ValueId next[2] = {kNoValue, kNoValue};
-    // A repeat of the forward's: all blocks are never kept.
-    b.SetRecompute(node.recompute + 1);
-    for (int i = 0; i < 2 && shift + 1 < ring.size(); ++i) next[i] = ring.Rotate(operands[2 + i]);
-    b.SetRecompute(node.recompute);
-    for (ValueId& v : travelling) {
-      if (v != kNoValue) v = ring.Rotate(v);
-    }
-    const std::vector<ValueId> part = b.AddMany("attention_grad", operands, ring.Step(shift, Ring::Width::kWide), 3);
-    dq = shift == 0 ? part[0] : b.Add("add", {dq, part[0]});
-    for (int i = 0; i < 2; ++i) {
-      if (shift == 0) {
-        own[i] = part[1 + i];
-      } else {
-        travelling[i] = shift == 1 ? part[1 + i] : b.Add("add", {travelling[i], part[1 + i]});
-      }
-      operands[2 + i] = next[i];
-    }
-  }
-  call.results = {dq, b.Add("add", {own[0], ring.Rotate(travelling[0])}),
-                  b.Add("add", {own[1], ring.Rotate(travelling[1])})};
-  for (size_t i = 0; i < 3; ++i) call.results[i] = b.Cast(call.results[i], b.type(node.results[i]).dtype);
-  return absl::OkStatus();
-}
-
-// y: x [B,S,K,D] with its blocks of `block` indices of dim 1 moved on by one, the last to the first's place: what a
-// ring of ranks sends to the next.
-void AddRotateBlocks(OpTable& table) {
-  OpDef op;
-  op.name = "rotate_blocks";
-  op.min_operands = op.max_operands = 1;
-  op.attrs = {{"dim", AttrKind::kInt},
-              {"block", AttrKind::kInt},
-              {"over", AttrKind::kStrings, AttrSpec::kOptional},
-              {"async", AttrKind::kBool, AttrSpec::kOptional}};
-  op.is_collective = true;
-  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(WantRank("x", call.in(0), 4));
-    if (call.attr<int64_t>("dim") != 1) return absl::InvalidArgumentError("dim must be 1, the sequence");
-    if (call.attr<int64_t>("block") <= 0) return absl::InvalidArgumentError("block must be above 0");
-    TACC_RETURN_IF_ERROR(CheckBlock(call, call.in(0).dims[1]));
-    return Types{call.in(0)};
-  };
-  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    Rule rule;
-    const Dims& dims = call.in(0).dims;
-    const std::vector<int> x = AddFactors(rule, {dims[0], dims[1] / call.attr<int64_t>("block"), dims[2], dims[3]});
-    rule.factors[x[1]].even = true;
-    rule.factors[x[1]].move_to = x[2];
-    rule.in = rule.out = {x};
-    rule.linear_in = {{0}};
-    return rule;
-  };
-  table.Add(op);
+// The gradient of the sinks [H]: of each query their probability, times what all keys share of the softmax's
+// derivative.
+ValueId SinksGradient(Builder& b, ValueId dout, ValueId out, ValueId lse, ValueId sinks) {
+  const TensorType statistics = b.type(lse);  // [B,H,S]
+  const ValueId delta = b.Add("transpose", {b.Add("dot_rows", {dout, out})}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  const ValueId scores = b.Add("broadcast", {b.Cast(sinks, statistics.dtype)},
+                               {{"shape", statistics.dims}, {"dims", std::vector<int64_t>{1}}});
+  const ValueId probability = b.Add("exp", {b.Add("sub", {scores, lse})});
+  const ValueId sum = b.Add("reduce_sum", {b.Add("mul", {probability, delta})}, {{"dims", std::vector<int64_t>{0, 2}}});
+  return b.Add("neg", {sum});
 }
 
 void AddAttention(OpTable& table) {
-  OpDef op = AttentionForward("attention", 0);
+  OpDef op = AttentionForward("attention");
   op.takes_document_start = true;
   op.expand = ExpandAttention;
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "lse"));
     Builder& b = call.builder;
     const Node& node = call.node;
-    std::vector<ValueId> operands = {b.Cast(call.cotangents[0], b.type(node.results[0]).dtype)};
+    const AttentionOperands at = *AttentionOperandsOf("attention", node.attrs, node.operands.size());
+    const ValueId dout = b.Cast(call.cotangents[0], b.type(node.results[0]).dtype);
+    std::vector<ValueId> operands = {dout};
     operands.insert(operands.end(), node.operands.begin(), node.operands.begin() + 3);
     operands.insert(operands.end(), node.results.begin(), node.results.end());
-    operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
+    for (int i : {at.step, at.sample, at.document_start}) {
+      if (i >= 0) operands.push_back(node.operands[i]);
+    }
     Attrs attrs = node.attrs;
     attrs.erase("wide");
+    attrs.erase("sinks");
     const std::vector<ValueId> gradients = b.AddMany("attention_grad", operands, std::move(attrs), 3);
     std::copy(gradients.begin(), gradients.end(), call.gradients.begin());
+    if (at.sinks >= 0 && call.needs(at.sinks)) {
+      call.gradients[at.sinks] = SinksGradient(b, dout, node.results[0], node.results[1], node.operands[at.sinks]);
+    }
     return absl::OkStatus();
   };
   table.Add(op);
 
   // As attention, of which earlier_out and earlier_lse are the results over other keys: the results over both.
-  table.Add(AttentionForward("attention_continue", 2));
+  OpDef goes_on = AttentionForward("attention_continue");
+  goes_on.reuses = [](const OpCall& call) { return std::vector<int>{call.in(3) == call.out(0) ? 3 : -1, 4}; };
+  table.Add(goes_on);
 
   // out and lse are those over all keys; k, v may be a part of them, then dq is this part's contribution.
   OpDef grad;
   grad.name = "attention_grad";
   grad.min_operands = 6;
-  grad.max_operands = 7;
+  grad.max_operands = 9;
   grad.num_results = 3;
   grad.attrs = AttentionAttrs();
   grad.positional = true;
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(CheckAttention(call, 1, 6));
+    TACC_RETURN_IF_ERROR(CheckAttention(call, Of("attention_grad", call)));
     const TensorType& q = call.in(1);
     TACC_RETURN_IF_ERROR(WantFloating("dout", call.in(0)));
     TACC_RETURN_IF_ERROR(WantDims("dout", call.in(0), q.dims));
@@ -330,7 +290,7 @@ void AddAttention(OpTable& table) {
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     AttentionFactors f = MakeAttentionFactors(call.in(1), call.in(2), call);
     f.rule.in = {f.q, f.q, f.k, f.k, f.q, f.lse};
-    if (call.operands.size() > 6) f.rule.in.push_back(f.start);
+    f.AddTrailing(Of("attention_grad", call));
     f.rule.out = {f.q, f.k, f.k};
     f.rule.linear_in = {{0}};
     return f.rule;

@@ -125,6 +125,23 @@ constexpr const char* kTexts[] = {
     "attention f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] causal=true scale=0.7",
     "attention f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
     "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] causal=false scale=0.7",
+    "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] f64[2] causal=false scale=0.7 sinks=true",
+    "attention f64[2,5,4,2] f64[2,5,2,2] f64[2,5,2,2] f64[4] causal=true scale=0.7 sinks=true",
+    "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2] i32[2,8] causal=true scale=0.7 sinks=true zigzag=2",
+    "attention_joined f64[2,4,8,2] f64[4] i32[2,4] causal=true scale=0.7 group=2 sinks=true",
+    "attention f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] causal=true scale=0.7 window=3 zigzag=2",
+    "attention f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] i32[2,5] causal=true scale=0.7 window=2 softcap=0.6 "
+    "alibi_slopes=[0.5,0.25]",
+    "attention f64[3,8,4,2] f64[3,8,2,2] f64[3,8,2,2] i64[] i64[3] causal=true scale=0.7 dropout=0.4 dropout_key=3 "
+    "dropout_seed=42 zigzag=2",
+    "attention_joined f64[2,4,8,2] f64[4] i64[] i64[2] i32[2,4] causal=true scale=0.7 group=2 sinks=true window=2 "
+    "dropout=0.4 dropout_key=1 dropout_seed=7 softcap=1.5",
+    "attention_continue f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] i64[] i64[2] causal=true "
+    "scale=0.7 block=2 shift=1 zigzag=4 window=4 softcap=0.9 dropout=0.2 dropout_key=5 dropout_seed=42",
+    "attention_joined_grad f64[2,4,4,2] f64[2,4,8,2] f64[2,4,4,2] f64[2,4,4] i64[] i64[2] causal=true scale=0.7 "
+    "group=2 window=2 softcap=0.8 dropout=0.3 dropout_key=2 dropout_seed=42",
+    "attention_grad f64[2,8,2,2] f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] i64[] i64[2] i32[2,8] "
+    "causal=true scale=0.7 zigzag=4 block=2 shift=2 window=5 softcap=0.8 dropout=0.3 dropout_key=2 dropout_seed=42",
     "attention f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] causal=true scale=0.7 zigzag=2",
     "attention f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] i32[2,5] causal=true scale=0.7",
     "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] i32[2,8] causal=true scale=0.7 zigzag=2 block=4 "

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "kernels/contract/dropout.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels {
@@ -16,9 +17,20 @@ struct SequenceRun {
   int64_t block = 0;  // queries see keys of runs of their own block only
 };
 
+// Dropout of the probabilities, by the rule of kernels/contract/dropout.h: they are a sample's [H,S,T] by logical heads
+// and positions. They are dropped after the softmax, whose lse does not know it.
+struct AttentionDropout {
+  DropoutParameters parameters;  // rate 0: none
+  TensorView step, sample;
+  int64_t first_head = 0;                         // the logical head of q's first one
+  int64_t logical_queries = 0, logical_keys = 0;  // S and T of the whole sequence
+};
+
 struct AttentionParameters {
   bool causal = true;  // a query sees keys at its own position and before
   double scale = 1;
+  int64_t window = 0;  // of them only so many positions up to its own; 0: all
+  double softcap = 0;  // a scaled score s becomes softcap * tanh(s / softcap); 0: it does not
   // One a query head: slope * (j - i) is added to the score of the query at position i and the key at j. Empty: none.
   std::vector<double> alibi_slopes;
   // Where the rows of q, and those of k and v, lie in the sequence, in the order of rows. Empty: row i at position i.
@@ -27,16 +39,18 @@ struct AttentionParameters {
   // Elements from a token of q, k, v (and of dq, dk, dv) to the next where they are heads of one tensor [B,S,H+2K,D];
   // 0: each lies by itself. With a pitch S == T, and the views' data are those of their own first heads.
   int64_t pitch = 0;
+  AttentionDropout dropout;
 };
 
 // What may be absent: views without data.
 struct AttentionExtras {
   TensorView first_keys;                // i32 [B,S]: the first position that each query sees
   TensorView earlier_out, earlier_lse;  // the results over other keys; those of this call go on from them
+  TensorView sinks;                     // [H]: the score of one more key of each head, of value 0; not with earlier_lse
 };
 
 struct AttentionKernels {
-  // out [B,S,H,D] = softmax(scale * q k^T + alibi) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
+  // out [B,S,H,D] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
   // sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads key/value head h / (H/K).
   // A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the other extras are dense.
   void (&Attention)(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/dropout.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
@@ -60,6 +61,8 @@ struct Problem {
              .key_pitch = p.pitch > 0 ? p.pitch : k.dims[2] * k.dims[3],
              .causal = p.causal,
              .scale = p.scale,
+             .window = p.window,
+             .softcap = p.softcap,
              .slopes = p.alibi_slopes.empty() ? nullptr : p.alibi_slopes.data(),
              .query_tiles = query_tiles.data(),
              .key_tiles = key_tiles.data(),
@@ -69,6 +72,15 @@ struct Problem {
              .q = In(q),
              .k = In(k),
              .v = In(v)};
+    const AttentionDropout& dropout = p.dropout;
+    if (dropout.parameters.rate == 0) return;
+    TACC_KERNEL_CHECK(dropout.step.size() == 1 && dropout.step.dtype == DType::kI64);
+    TACC_KERNEL_CHECK(dropout.sample.size() == q.dims[0] && dropout.sample.dtype == DType::kI64);
+    heads.samples = dropout.sample.as<int64_t>();
+    heads.dropout = DropoutOf(dropout.parameters, *dropout.step.as<int64_t>());
+    heads.first_head = dropout.first_head;
+    heads.logical_queries = dropout.logical_queries;
+    heads.logical_keys = dropout.logical_keys;
   }
 };
 
@@ -84,6 +96,10 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
     TACC_KERNEL_CHECK(extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size());
     heads.earlier_out = In(extras.earlier_out);
     heads.earlier_lse = In(extras.earlier_lse);
+  }
+  if (extras.sinks.data != nullptr) {
+    TACC_KERNEL_CHECK(extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr);
+    heads.sinks = In(extras.sinks);
   }
   // With fewer heads than threads the queries of a head are cut too; each part then lays out the keys for itself.
   const int threads = omp_get_max_threads();

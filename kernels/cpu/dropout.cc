@@ -1,4 +1,4 @@
-#include "kernels/contract/dropout.h"
+#include "kernels/cpu/dropout.h"
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -31,13 +31,8 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
   int64_t start = 0;
   for (int d = 0; d < part.offset.rank(); ++d) start += part.offset[d] * strides[d];
 
-  const uint64_t seed = static_cast<uint64_t>(parameters.seed);
-  const simd::DropoutRun shared{.n = run_length,
-                                .step = *step.as<int64_t>(),
-                                .key0 = static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(seed >> 32) * 0x9E3779B9u,
-                                .key1 = static_cast<uint32_t>(parameters.key),
-                                .threshold = static_cast<uint32_t>(parameters.rate * 4294967296.0),
-                                .scale = 1 / (1 - parameters.rate)};
+  simd::DropoutRun shared = DropoutOf(parameters, *step.as<int64_t>());
+  shared.n = run_length;
   const int64_t x_bytes = SizeOf(x.dtype) * run_length, y_bytes = SizeOf(y.dtype) * run_length;
   ParallelFor(x.dims[0] * runs, 1 + 8192 / run_length, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -59,6 +54,15 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
 }
 
 }  // namespace
+
+simd::DropoutRun DropoutOf(const DropoutParameters& parameters, int64_t step) {
+  const uint64_t seed = static_cast<uint64_t>(parameters.seed);
+  return {.step = step,
+          .key0 = static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(seed >> 32) * 0x9E3779B9u,
+          .key1 = static_cast<uint32_t>(parameters.key),
+          .threshold = static_cast<uint32_t>(parameters.rate * 4294967296.0),
+          .scale = 1 / (1 - parameters.rate)};
+}
 
 const DropoutKernels kDropout = {
     .Dropout = Dropout,

@@ -49,6 +49,10 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
   if (!parameters.alibi_slopes.empty()) return "it has alibi slopes";
   if (extras.first_keys.data != nullptr) return "its sequences hold several documents";
   if (extras.earlier_lse.data != nullptr) return "it goes on from other keys";
+  if (extras.sinks.data != nullptr) return "it has sinks";
+  if (parameters.window > 0) return "it has a sliding window";
+  if (parameters.softcap > 0) return "it has a soft cap";
+  if (parameters.dropout.parameters.rate > 0) return "it has dropout";
   if (!IsNatural(parameters.queries, q.dims[1]) || !IsNatural(parameters.keys, k.dims[1]))
     return "its sequence is not in the natural order, or in blocks, or padded";
   if (parameters.causal && q.dims[1] != k.dims[1]) return "it is causal with other numbers of queries and keys";

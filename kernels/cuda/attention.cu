@@ -2,6 +2,7 @@
 // scores, rows ty, ty + 8, ... and columns tx, tx + 8, ...; and of a tile of results the same rows and the columns tx,
 // tx + 8, ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao,
 // "FlashAttention-2", 2023, section 3.1, for the order of the loops.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -117,7 +118,7 @@ struct AttentionQueries {
 
   AttentionWork work;
   int64_t num_query_tiles, num_key_tiles;
-  AnyIn earlier_out, earlier_lse;
+  AnyIn earlier_out, earlier_lse, sinks;
   AnyOut out, lse;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
@@ -144,8 +145,8 @@ struct AttentionQueries {
     for (int i = 0; i < kOwn; ++i) {
       const int row = ty + kSide * i;
       const bool exists = row < queries.n;
-      first[i] = exists ? w.FirstKey(b, queries.row + row) : 0;
-      maximum[i] = -C(INFINITY);
+      first[i] = exists ? w.FirstKey(b, queries, row) : 0;
+      maximum[i] = sinks ? sinks.Load<C>(head) : -C(INFINITY);
       if (earlier_lse && exists) maximum[i] = earlier_lse.Load<C>(w.StatisticsOffset(b, queries.row + row, head));
       total[i] = maximum[i] == -C(INFINITY) ? C(0) : C(1);
       TACC_UNROLL
@@ -200,6 +201,18 @@ struct AttentionQueries {
         total[i] = total[i] * correction[i] + sum;
         TACC_UNROLL
         for (int c = 0; c < kColumns; ++c) sums[i][c] *= correction[i];
+      }
+      if (w.dropout.sample != nullptr) {
+        team.Sync();
+        TACC_DO_NOT_UNROLL
+        for (int i = 0; i < kOwn; ++i) {
+          TACC_DO_NOT_UNROLL
+          for (int j = 0; j < kOwn; ++j) {
+            const int query = ty + kSide * i, key = tx + kSide * j;
+            scores[query * (kRows + 1) + key] *= static_cast<C>(w.Kept(b, head, queries, query, keys, key));
+          }
+        }
+        team.Sync();
       }
       AddProducts<kRows, kD>(scores, kv_rows, keys.n, ty, tx, sums);
       team.Sync();
@@ -298,13 +311,14 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = tx + kSide * j;
-          const int64_t first = query < queries.n ? w.FirstKey(b, queries.row + query) : 0;
+          const int64_t first = query < queries.n ? w.FirstKey(b, queries, query) : 0;
           TACC_UNROLL
           for (int i = 0; i < kOwn; ++i) {
             const int key = ty + kSide * i, at = key * (kRows + 1) + query;
             const C weight = std::exp(w.Score(own[i][j], slope, queries, query, first, keys, key) - row_lse[query]);
-            weights[at] = weight;
-            gradients[at] = weight * (own_gradients[i][j] - row_delta[query]) * static_cast<C>(w.scale);
+            const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
+            weights[at] = weight * kept;
+            gradients[at] = weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
           }
         }
         team.Sync();
@@ -365,13 +379,14 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
       TACC_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         const int query = ty + kSide * i;
-        const int64_t first = query < queries.n ? w.FirstKey(b, queries.row + query) : 0;
+        const int64_t first = query < queries.n ? w.FirstKey(b, queries, query) : 0;
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int key = tx + kSide * j;
           const C weight = std::exp(w.Score(own[i][j], slope, queries, query, first, keys, key) - row_lse[query]);
+          const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
           gradients[query * (kRows + 1) + key] =
-              weight * (own_gradients[i][j] - row_delta[query]) * static_cast<C>(w.scale);
+              weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
         }
       }
       team.Sync();
@@ -400,14 +415,24 @@ RunsOfRows RunsOf(const std::vector<SequenceRun>& given, int64_t rows) {
   return runs;
 }
 
+WorkDropout DropoutIn(const AttentionDropout& dropout, int64_t batch) {
+  if (dropout.parameters.rate == 0) return {};
+  TACC_KERNEL_CHECK(dropout.step.size() == 1 && dropout.step.dtype == DType::kI64);
+  TACC_KERNEL_CHECK(dropout.sample.size() == batch && dropout.sample.dtype == DType::kI64);
+  return {dropout.step.as<int64_t>(), dropout.sample.as<int64_t>(),
+          KeysOf(dropout.parameters), 1 / (1 - dropout.parameters.rate),
+          dropout.first_head,         dropout.logical_queries,
+          dropout.logical_keys};
+}
+
 template <typename C, int kD>
 void Forward(const AttentionWork& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
   using Kernel = AttentionQueries<C, kD>;
   static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= kMaxSharedBytes && Kernel::kRows % kSide == 0);
   const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
-  ForEachTeam<kTeam>(
-      query_tiles * work.num_batches * work.num_heads, kTeam, Kernel::kSharedBytes,
-      Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse), Out(out), Out(lse)});
+  ForEachTeam<kTeam>(query_tiles * work.num_batches * work.num_heads, kTeam, Kernel::kSharedBytes,
+                     Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse),
+                            In(extras.sinks), Out(out), Out(lse)});
 }
 
 template <typename C, int kD>
@@ -431,6 +456,8 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  TACC_KERNEL_CHECK(extras.sinks.data == nullptr ||
+                    (extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr));
   if (q.dtype == DType::kF64) return Forward<double, 128>(work, extras, out, lse);
   if (work.d <= 64) return Forward<float, 64>(work, extras, out, lse);
   if (work.d <= 128) return Forward<float, 128>(work, extras, out, lse);
@@ -487,6 +514,9 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
                      static_cast<int32_t>(q_row),
                      p.causal ? 1 : 0,
                      p.alibi_slopes.empty() ? 0 : 1,
+                     static_cast<int32_t>(std::min<int64_t>(p.window, INT32_MAX)),
+                     p.softcap,
+                     DropoutIn(p.dropout, q.dims[0]),
                      RunsOf(p.queries, q.dims[1]),
                      RunsOf(p.keys, k.dims[1]),
                      {}};

@@ -144,8 +144,8 @@ struct Sight {
   }
 };
 
-TACC_DEVICE float ScoreOf(float product, float scale, float slope, float distance) {
-  return product * scale + slope * distance;
+TACC_DEVICE float ScoreOf(const AttentionWork& w, float product, float scale, float slope, float distance) {
+  return w.Capped(product * scale) + slope * distance;
 }
 
 // sums *= factor of each row, by way of the warp's scores.
@@ -176,7 +176,7 @@ struct QueriesOnTensorCores {
 
   AttentionWork work;
   int64_t num_query_tiles, num_key_tiles;
-  AnyIn earlier_out, earlier_lse;
+  AnyIn earlier_out, earlier_lse, sinks;
   AnyOut out, lse;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
@@ -195,12 +195,13 @@ struct QueriesOnTensorCores {
     E* weights = reinterpret_cast<E*>(scores);
     const int query = place.warp * kMma + place.row;
     const bool exists = query < queries.n;
-    const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
+    const int64_t first = exists ? w.FirstKey(b, queries, query) : 0;
     const int64_t own_offset = w.OutOffset(b, queries.row + query, head);
 
     LoadRows<kQueries, kTeam>(team, w.q, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d, q_rows);
     SumTile sums[kD / kMma];
-    float maximum = -INFINITY, total = 0;  // of the row; of the thread's columns
+    float maximum = sinks ? sinks.Load<float>(head) : -INFINITY;      // of the row
+    float total = maximum != -INFINITY && place.column == 0 ? 1 : 0;  // of the thread's columns
     if (earlier_lse) {
       if (exists) maximum = earlier_lse.Load<float>(w.StatisticsOffset(b, queries.row + query, head));
       if (maximum != -INFINITY && place.column == 0) total = 1;
@@ -238,7 +239,7 @@ struct QueriesOnTensorCores {
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
         const int key = place.column + j;
-        const float score = ScoreOf(own[j], scale, slope, sight.distance + static_cast<float>(key));
+        const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
         own[j] = key >= sight.low && key < sight.high ? score : -INFINITY;
         highest = own[j] > highest ? own[j] : highest;
       }
@@ -346,7 +347,7 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
         const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f;
         this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
         for (int i = team.rank(); i < kRows; i += kTeam) {
-          const Sight sight(w, queries, i, i < queries.n ? w.FirstKey(b, queries.row + i) : 0, keys);
+          const Sight sight(w, queries, i, i < queries.n ? w.FirstKey(b, queries, i) : 0, keys);
           row_lse[i] = this->Lse(b, head, queries, i);
           row_delta[i] = this->Delta(b, head, queries, i);
           row_distance[i] = sight.distance;
@@ -366,9 +367,10 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = place.column + j;
-          const float score = ScoreOf(own[j], scale, slope, row_distance[query] + static_cast<float>(key));
+          const float score = ScoreOf(w, own[j], scale, slope, row_distance[query] + static_cast<float>(key));
+          const float derivative = w.Derivative(own[j]);
           own[j] = key >= row_low[query] && key < row_high[query] ? std::exp(score - row_lse[query]) : 0.0f;
-          own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * scale;
+          own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * derivative;
         }
         team.Sync();
         StoreOwn(own, place, weights);
@@ -408,7 +410,7 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
     E* gradients = reinterpret_cast<E*>(score_gradients);
     const int query = place.warp * kMma + place.row;
     const bool exists = query < queries.n;
-    const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
+    const int64_t first = exists ? w.FirstKey(b, queries, query) : 0;
     const float own_lse = this->Lse(b, head, queries, query), own_delta = this->Delta(b, head, queries, query);
     this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
     SumTile sums[kD / kMma];
@@ -432,9 +434,9 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
         const int key = place.column + j;
-        const float score = ScoreOf(own[j], scale, slope, sight.distance + static_cast<float>(key));
+        const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
         const float weight = key >= sight.low && key < sight.high ? std::exp(score - own_lse) : 0.0f;
-        own_gradients[j] = weight * (own_gradients[j] - own_delta) * scale;
+        own_gradients[j] = weight * (own_gradients[j] - own_delta) * w.Derivative(own[j]);
       }
       team.Sync();
       StoreOwn(own_gradients, place, gradients);
@@ -451,9 +453,9 @@ void Forward(const AttentionWork& work, const AttentionExtras& extras, const Ten
   using Kernel = QueriesOnTensorCores<E>;
   static_assert(Kernel::kSharedBytes <= kMaxSharedBytes);
   const int64_t query_tiles = NumTiles<Kernel::kQueries>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
-  ForEachExactTeam<Kernel::kTeam>(
-      query_tiles * work.num_batches * work.num_heads, Kernel::kSharedBytes,
-      Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse), Out(out), Out(lse)});
+  ForEachExactTeam<Kernel::kTeam>(query_tiles * work.num_batches * work.num_heads, Kernel::kSharedBytes,
+                                  Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse),
+                                         In(extras.sinks), Out(out), Out(lse)});
 }
 
 template <typename E>
@@ -487,13 +489,15 @@ std::string WhyNotTensorAttention(const TensorView& q) {
 void TensorAttention::Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                           const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
-  if (parameters.pitch % kPack != 0 || !ArePackable({q, k, v, out}))
+  if (parameters.dropout.parameters.rate > 0 || parameters.pitch % kPack != 0 || !ArePackable({q, k, v, out}))
     return kAttention.Attention(q, k, v, extras, parameters, out, lse);
   if (q.size() == 0) return;
   const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3));
   TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  TACC_KERNEL_CHECK(extras.sinks.data == nullptr ||
+                    (extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr));
   WithElement(work, [&]<typename E>(E) { Forward<E>(work, extras, out, lse); });
 }
 
@@ -502,7 +506,8 @@ void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const
                               const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                               const TensorView& dv) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
-  if (dout.dtype != q.dtype || parameters.pitch % kPack != 0 || !ArePackable({dout, q, k, v, dq, dk, dv}))
+  if (parameters.dropout.parameters.rate > 0 || dout.dtype != q.dtype || parameters.pitch % kPack != 0 ||
+      !ArePackable({dout, q, k, v, dq, dk, dv}))
     return kAttention.AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&

@@ -13,8 +13,8 @@ namespace tacc::kernels::cuda {
 // Empty if TensorAttention may be asked; else why not.
 std::string WhyNotTensorAttention(const TensorView& q);
 
-// Scratch: as Attention and AttentionGrad. Operands that do not start at multiples of 16 bytes, and those with a pitch
-// that is not a multiple of 8, go to these.
+// Scratch: as Attention and AttentionGrad. Operands that do not start at multiples of 16 bytes, those with a pitch that
+// is not a multiple of 8, and dropout go to these.
 class TensorAttention : public FastAttention {
  public:
   void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,

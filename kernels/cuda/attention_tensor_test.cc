@@ -148,6 +148,51 @@ TEST(AttentionOnTensorCores, GoesOnOverPartsOfTheKeys) {
   }
 }
 
+// Windows that end inside tiles, and soft caps.
+TEST(AttentionOnTensorCores, WindowsAndSoftCapsMatchTheReference) {
+  const Dims q_dims{2, 130, 4, 16}, k_dims{2, 130, 2, 16};
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+    const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+    for (const reference::AttentionShape& shape :
+         {reference::AttentionShape{.window = 37}, reference::AttentionShape{.window = 1},
+          reference::AttentionShape{.softcap = 0.7}, reference::AttentionShape{.window = 65, .softcap = 1.5}}) {
+      const AttentionParameters parameters{
+          .causal = true, .scale = 0.25, .window = shape.window, .softcap = shape.softcap};
+      const auto want = reference::Attention(q, k, v, true, 0.25, {}, shape);
+      const auto gradient = reference::AttentionGrad(dout, q, k, v, true, 0.25, {}, shape);
+      const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v), bd = Aligned(dtype, dout);
+      const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
+                   dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{2, 4, 130});
+      kTensorCores.Run(bq, bk, bv, {}, parameters, out, lse);
+      kTensorCores.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+      const std::string what = std::string(Name(dtype)) + " window " + std::to_string(shape.window);
+      EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+    }
+  }
+}
+
+// As one more key of value 0: going on from a result of its score that is 0 gives the same to the bit.
+TEST(AttentionOnTensorCores, ASinkIsAnEarlierKeyOfValueZero) {
+  const Dims q_dims{1, 70, 2, 16}, k_dims{1, 70, 1, 16};
+  const DType dtype = DType::kBF16;
+  const Buffer q = Aligned(dtype, Random(q_dims, 1)), k = Aligned(dtype, Random(k_dims, 2));
+  const Buffer v = Aligned(dtype, Random(k_dims, 3)), out = Aligned(dtype, q_dims), want = Aligned(dtype, q_dims);
+  Tensor scores(Dims{1, 2, 70});
+  for (int64_t i = 0; i < scores.size(); ++i) scores[i] = i < 70 ? 0.5 : -2;
+  const Buffer sinks(dtype, Tensor{Dims{2}, {0.5, -2}}), earlier_lse(DType::kF32, scores);
+  const Buffer earlier_out = Aligned(dtype, Tensor(q_dims)), lse(DType::kF32, Dims{1, 2, 70}),
+               want_lse(DType::kF32, Dims{1, 2, 70});
+  const AttentionParameters parameters{.causal = true, .scale = 0.3};
+  kTensorCores.Run(q, k, v, {.sinks = sinks}, parameters, out, lse);
+  kTensorCores.Run(q, k, v, {.earlier_out = earlier_out, .earlier_lse = earlier_lse}, parameters, want, want_lse);
+  EXPECT_EQ(out.ToTensor().values, want.ToTensor().values);
+  EXPECT_EQ(lse.ToTensor().values, want_lse.ToTensor().values);
+}
+
 // Rows of several documents give what the documents give one by one.
 TEST(AttentionOnTensorCores, StaysWithinDocuments) {
   const std::vector<int64_t> starts = {0, 3, 67, 68, 150};

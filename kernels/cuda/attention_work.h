@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch/load.h"
+#include "kernels/cuda/philox.h"
 
 namespace tacc::kernels::cuda {
 
@@ -52,6 +53,14 @@ inline int64_t NumTiles(const RunsOfRows& runs) {
   return num_tiles;
 }
 
+// Of the probabilities. Without samples none is dropped.
+struct WorkDropout {
+  const int64_t *step, *sample;
+  DropoutKeys keys;
+  double scale;
+  int64_t first_head, logical_queries, logical_keys;
+};
+
 // A call's operands: q, dq [B,S,H,D] with their tokens query_pitch elements apart; k, v, dk, dv [B,T,K,D], key_pitch;
 // out, dout [B,S,H,D] and lse, delta [B,H,S], dense.
 struct AttentionWork {
@@ -61,7 +70,9 @@ struct AttentionWork {
   int64_t s, t;
   int32_t num_batches, num_heads, num_kv_heads, d;
   int32_t query_pitch, key_pitch, out_pitch;
-  int32_t causal, has_slopes;
+  int32_t causal, has_slopes, window;
+  double softcap;
+  WorkDropout dropout;
   RunsOfRows queries, keys;
   double slopes[kMaxAttentionHeads];
 
@@ -75,9 +86,11 @@ struct AttentionWork {
   TACC_DEVICE int64_t StatisticsOffset(int64_t b, int64_t row, int64_t head) const {
     return (b * num_heads + head) * s + row;
   }
-  // The first position that the query in this row sees.
-  TACC_DEVICE int64_t FirstKey(int64_t b, int64_t row) const {
-    return first_keys == nullptr ? 0 : first_keys[b * s + row];
+  // The first position that query i of a tile sees.
+  TACC_DEVICE int64_t FirstKey(int64_t b, const RowTile& tile, int i) const {
+    const int64_t first = first_keys == nullptr ? 0 : first_keys[b * s + tile.row + i];
+    const int64_t begin = window == 0 ? 0 : tile.position + i + 1 - window;
+    return begin > first ? begin : first;
   }
   // Whether some query of the tile, of which none sees a key before position `lowest`, sees some key.
   TACC_DEVICE bool Meet(const RowTile& query_tile, int64_t lowest, const RowTile& key_tile) const {
@@ -86,12 +99,35 @@ struct AttentionWork {
   }
   // The lowest first key of a tile's queries.
   TACC_DEVICE int64_t LowestKey(int64_t b, const RowTile& tile) const {
-    int64_t lowest = FirstKey(b, tile.row);
+    int64_t lowest = FirstKey(b, tile, 0);
     for (int i = 1; first_keys != nullptr && i < tile.n; ++i) {
-      const int64_t first = FirstKey(b, tile.row + i);
+      const int64_t first = FirstKey(b, tile, i);
       lowest = first < lowest ? first : lowest;
     }
     return lowest;
+  }
+  // A scaled score under the cap, and the derivative of the score with respect to the product.
+  template <typename C>
+  TACC_DEVICE C Capped(C score) const {
+    return softcap == 0 ? score : static_cast<C>(softcap) * std::tanh(score / static_cast<C>(softcap));
+  }
+  template <typename C>
+  TACC_DEVICE C Derivative(C product) const {
+    if (softcap == 0) return static_cast<C>(scale);
+    const C t = std::tanh(product * static_cast<C>(scale / softcap));
+    return static_cast<C>(scale) * (1 - t * t);
+  }
+  // What dropout multiplies the probability with, of query i and key j of two tiles.
+  TACC_DEVICE double Kept(int64_t b, int64_t head, const RowTile& query_tile, int i, const RowTile& key_tile,
+                          int j) const {
+    if (dropout.sample == nullptr) return 1;
+    const int64_t element =
+        ((dropout.first_head + head) * dropout.logical_queries + query_tile.position + i) * dropout.logical_keys +
+        key_tile.position + j;
+    const Philox random =
+        dropout.keys.RandomOf(static_cast<uint64_t>(element / 4), static_cast<uint64_t>(dropout.sample[b]),
+                              static_cast<uint64_t>(*dropout.step));
+    return random.Word(element % 4) < dropout.keys.threshold ? 0 : dropout.scale;
   }
   // The score of query i and key j of two tiles, from their product.
   template <typename C>
@@ -99,7 +135,7 @@ struct AttentionWork {
                       int j) const {
     const int64_t query = query_tile.position + i, key = key_tile.position + j;
     if (i >= query_tile.n || j >= key_tile.n || key < first || (causal && key > query)) return -C(INFINITY);
-    const C score = product * static_cast<C>(scale);
+    const C score = Capped(product * static_cast<C>(scale));
     return slope == 0 ? score : score + slope * static_cast<C>(key - query);
   }
 };

@@ -2,6 +2,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/map.h"
 #include "kernels/cuda/launch/strided.h"
+#include "kernels/cuda/philox.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -32,36 +33,9 @@ struct PositionRuns {
   }
 };
 
-// Philox 4x32-10. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC11, section 3.3.
-struct Philox {
-  uint32_t words[4];
-
-  TACC_DEVICE Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0;
-      const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
-      c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-      c1 = static_cast<uint32_t>(p1);
-      c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-      c3 = static_cast<uint32_t>(p0);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    words[0] = c0;
-    words[1] = c1;
-    words[2] = c2;
-    words[3] = c3;
-  }
-
-  // Without indexing by what is known at run time only, which would put the words into memory.
-  TACC_DEVICE uint32_t Word(int64_t i) const {
-    return i == 0 ? words[0] : i == 1 ? words[1] : i == 2 ? words[2] : words[3];
-  }
-};
-
 struct DropoutOf {
   const int64_t *step, *sample;
-  uint32_t key0, key1, threshold;
+  DropoutKeys keys;
   double scale;
   // x is samples of rows of `row` neighbours in the logical sample.
   int64_t row, rows_of_sample, num_elements;
@@ -102,12 +76,9 @@ struct DropoutOf {
       }
       if (block != position / 4) {
         block = position / 4;
-        const uint64_t counter = static_cast<uint64_t>(block);
-        const uint32_t high = static_cast<uint32_t>(now >> 32) ^ static_cast<uint32_t>(id >> 32) * 0x85EBCA6Bu;
-        random = Philox(static_cast<uint32_t>(counter), static_cast<uint32_t>(id), static_cast<uint32_t>(now),
-                        high ^ static_cast<uint32_t>(counter >> 32) * 0xC2B2AE35u, key0, key1);
+        random = keys.RandomOf(static_cast<uint64_t>(block), id, now);
       }
-      y[0][j] = random.Word(position % 4) < threshold ? T(0) : x[0][j] * factor;
+      y[0][j] = random.Word(position % 4) < keys.threshold ? T(0) : x[0][j] * factor;
     }
   }
 };
@@ -136,13 +107,10 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
   const int64_t first_stride = rank > 0 ? strides[0] : 1;
   if (num_positions > 0) strides[0] = 0;
 
-  const uint64_t seed = static_cast<uint64_t>(parameters.seed);
   const DropoutOf f{
       .step = step.as<int64_t>(),
       .sample = sample.as<int64_t>(),
-      .key0 = static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(seed >> 32) * 0x9E3779B9u,
-      .key1 = static_cast<uint32_t>(parameters.key),
-      .threshold = static_cast<uint32_t>(parameters.rate * 4294967296.0),
+      .keys = KeysOf(parameters),
       .scale = 1 / (1 - parameters.rate),
       .row = own.Product(first, rank),
       .rows_of_sample = own.Product(0, first),

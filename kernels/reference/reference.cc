@@ -230,42 +230,50 @@ Tensor Rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::
 
 namespace {
 
-// Probabilities of one query row, and log of the sum of exp.
+// One query row: scores (-inf where the key is not seen), and log of the sum of exp.
 std::vector<double> Row(const Tensor& q, const Tensor& k, int64_t b, int64_t h, int64_t i, bool causal, double scale,
-                        const std::vector<double>& slopes, double* lse) {
+                        const std::vector<double>& slopes, const AttentionShape& shape, double* lse) {
   const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
   const int64_t kv = h / (heads / kv_heads);
-  std::vector<double> p(t, -kInfinity);
+  std::vector<double> scores(t, -kInfinity);
   double maximum = -kInfinity;
   for (int64_t j = 0; j < (causal ? i + 1 : t); ++j) {
+    if (shape.window > 0 && j <= i - shape.window) continue;
     double score = 0;
     for (int64_t e = 0; e < d; ++e) {
       score += q[((b * s + i) * heads + h) * d + e] * k[((b * t + j) * kv_heads + kv) * d + e];
     }
-    p[j] = score * scale + (slopes.empty() ? 0 : slopes[h] * static_cast<double>(j - i));
-    maximum = std::max(maximum, p[j]);
+    score *= scale;
+    if (shape.softcap > 0) score = shape.softcap * std::tanh(score / shape.softcap);
+    scores[j] = score + (slopes.empty() ? 0 : slopes[h] * static_cast<double>(j - i));
+    maximum = std::max(maximum, scores[j]);
   }
   double sum = 0;
-  for (double value : p) sum += std::exp(value - maximum);
+  for (double value : scores) sum += std::exp(value - maximum);
   *lse = maximum + std::log(sum);
-  for (double& value : p) value = std::exp(value - *lse);
-  return p;
+  return scores;
+}
+
+double Kept(const AttentionShape& shape, int64_t b, int64_t h, int64_t i, int64_t j) {
+  return shape.kept ? shape.kept(b, h, i, j) : 1;
 }
 
 }  // namespace
 
 AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double scale,
-                          const std::vector<double>& slopes) {
+                          const std::vector<double>& slopes, const AttentionShape& shape) {
   const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
   AttentionResult result{Tensor(q.dims), Tensor(Dims{q.dims[0], heads, s})};
   for (int64_t b = 0; b < q.dims[0]; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < s; ++i) {
-        const std::vector<double> p = Row(q, k, b, h, i, causal, scale, slopes, &result.lse[(b * heads + h) * s + i]);
+        double& lse = result.lse[(b * heads + h) * s + i];
+        const std::vector<double> scores = Row(q, k, b, h, i, causal, scale, slopes, shape, &lse);
         for (int64_t j = 0; j < t; ++j) {
+          const double p = std::exp(scores[j] - lse) * Kept(shape, b, h, i, j);
           for (int64_t e = 0; e < d; ++e) {
             result.out[((b * s + i) * heads + h) * d + e] +=
-                p[j] * v[((b * t + j) * kv_heads + h / (heads / kv_heads)) * d + e];
+                p * v[((b * t + j) * kv_heads + h / (heads / kv_heads)) * d + e];
           }
         }
       }
@@ -275,7 +283,7 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
 }
 
 AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                                double scale, const std::vector<double>& slopes) {
+                                double scale, const std::vector<double>& slopes, const AttentionShape& shape) {
   const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
   AttentionGradient result{Tensor(q.dims), Tensor(k.dims), Tensor(v.dims)};
   for (int64_t b = 0; b < q.dims[0]; ++b) {
@@ -283,21 +291,28 @@ AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tenso
       const int64_t kv = h / (heads / kv_heads);
       for (int64_t i = 0; i < s; ++i) {
         double lse = 0;
-        const std::vector<double> p = Row(q, k, b, h, i, causal, scale, slopes, &lse);
+        const std::vector<double> scores = Row(q, k, b, h, i, causal, scale, slopes, shape, &lse);
         const int64_t query = ((b * s + i) * heads + h) * d;
-        std::vector<double> dp(t);
+        std::vector<double> p(t), dp(t);
         double sum = 0;
         for (int64_t j = 0; j < t; ++j) {
           const int64_t key = ((b * t + j) * kv_heads + kv) * d;
+          p[j] = std::exp(scores[j] - lse);
+          const double kept = Kept(shape, b, h, i, j);
           for (int64_t e = 0; e < d; ++e) {
-            dp[j] += dout[query + e] * v[key + e];
-            result.dv[key + e] += p[j] * dout[query + e];
+            dp[j] += dout[query + e] * v[key + e] * kept;
+            result.dv[key + e] += p[j] * kept * dout[query + e];
           }
           sum += dp[j] * p[j];
         }
         for (int64_t j = 0; j < t; ++j) {
           const int64_t key = ((b * t + j) * kv_heads + kv) * d;
-          const double ds = p[j] * (dp[j] - sum) * scale;
+          if (p[j] == 0) continue;
+          double ds = p[j] * (dp[j] - sum) * scale;
+          if (shape.softcap > 0) {
+            const double capped = (scores[j] - (slopes.empty() ? 0 : slopes[h] * static_cast<double>(j - i)));
+            ds *= 1 - capped * capped / (shape.softcap * shape.softcap);
+          }
           for (int64_t e = 0; e < d; ++e) {
             result.dq[query + e] += ds * k[key + e];
             result.dk[key + e] += ds * q[query + e];

@@ -48,10 +48,17 @@ struct AttentionResult {
 struct AttentionGradient {
   Tensor dq, dk, dv;
 };
+// What scores and probabilities go through beside scale and slopes.
+struct AttentionShape {
+  int64_t window = 0;  // 0: none
+  double softcap = 0;  // 0: none
+  // What the probability of batch b, head h, query i and key j is multiplied with; empty: 1.
+  std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> kept = nullptr;
+};
 AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double scale,
-                          const std::vector<double>& slopes);
+                          const std::vector<double>& slopes, const AttentionShape& shape = {});
 AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                                double scale, const std::vector<double>& slopes);
+                                double scale, const std::vector<double>& slopes, const AttentionShape& shape = {});
 
 Tensor Embedding(const Tensor& table, const std::vector<int32_t>& ids, int64_t offset);
 Tensor EmbeddingGrad(const Tensor& dy, const std::vector<int32_t>& ids, int64_t offset, const Dims& table);

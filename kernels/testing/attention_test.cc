@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -201,6 +202,92 @@ TEST(Attention, StaysWithinDocuments) {
     EXPECT_LE(MaxError(Rows(dq.ToTensor(), rows), gradient.dq, 1), 1e-11);
     EXPECT_LE(MaxError(Rows(dk.ToTensor(), rows), gradient.dk, 1), 1e-11);
     EXPECT_LE(MaxError(Rows(dv.ToTensor(), rows), gradient.dv, 1), 1e-11);
+  }
+}
+
+// Windows that end inside tiles of keys, soft caps that bend the scores, and probabilities that are dropped; alone, and
+// all together with slopes and documents.
+struct ShapeCase {
+  const char* name;
+  int64_t window = 0;
+  double softcap = 0;
+  double dropout = 0;
+  bool has_slopes = false;
+};
+const ShapeCase kShapeCases[] = {{.name = "window", .window = 37},
+                                 {.name = "window of one", .window = 1},
+                                 {.name = "wide window", .window = 131},
+                                 {.name = "softcap", .softcap = 0.7},
+                                 {.name = "dropout", .dropout = 0.3},
+                                 {.name = "all", .window = 65, .softcap = 1.5, .dropout = 0.1, .has_slopes = true}};
+
+TEST(Attention, WindowsSoftCapsAndDropoutMatchTheReference) {
+  constexpr int64_t kBatch = 2, kHeads = 4, kLength = 130, kFirstHead = 3, kStep = 5;
+  const Dims q_dims{kBatch, kLength, kHeads, 16}, k_dims{kBatch, kLength, 2, 16};
+  const int64_t samples[] = {11, 7}, step[] = {kStep};
+  for (DType dtype : kFloats) {
+    const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+    const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+    for (const ShapeCase& c : kShapeCases) {
+      AttentionParameters parameters{.causal = true, .scale = 0.25, .window = c.window, .softcap = c.softcap};
+      reference::AttentionShape shape{.window = c.window, .softcap = c.softcap};
+      for (int64_t h = 0; c.has_slopes && h < kHeads; ++h) parameters.alibi_slopes.push_back(0.1 / (h + 1));
+      Tensor mask(Dims{kBatch, kFirstHead + kHeads, kLength, kLength});
+      if (c.dropout > 0) {
+        // The op dropout on ones, of a sample of more heads.
+        const Buffer ones(DType::kF64, Tensor(mask.dims, std::vector<double>(mask.dims.Product(), 1)));
+        const Buffer kept(DType::kF64, mask.dims);
+        parameters.dropout = {.parameters = {.rate = c.dropout, .key = 2, .seed = 9},
+                              .step = {const_cast<int64_t*>(step), DType::kI64, {}},
+                              .sample = {const_cast<int64_t*>(samples), DType::kI64, {kBatch}},
+                              .first_head = kFirstHead,
+                              .logical_queries = kLength,
+                              .logical_keys = kLength};
+        tested.dropout.Dropout(ones, parameters.dropout.step, parameters.dropout.sample, {},
+                               parameters.dropout.parameters, kept);
+        mask = kept.ToTensor();
+        shape.kept = [&mask](int64_t b, int64_t h, int64_t i, int64_t j) {
+          return mask[((b * (kFirstHead + kHeads) + kFirstHead + h) * kLength + i) * kLength + j];
+        };
+      }
+      const auto want = reference::Attention(q, k, v, true, 0.25, parameters.alibi_slopes, shape);
+      const auto gradient = reference::AttentionGrad(dout, q, k, v, true, 0.25, parameters.alibi_slopes, shape);
+      const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+      const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, q_dims);
+      const Buffer lse(wide, Dims{kBatch, kHeads, kLength}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, k_dims);
+      tested.attention.Attention(bq, bk, bv, {}, parameters, out, lse);
+      tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+      const std::string what = std::string(Name(dtype)) + " " + c.name;
+      EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+    }
+  }
+}
+
+// As one more key of value 0, with the same score for each query.
+TEST(Attention, ASinkTakesItsShareOfTheSoftmax) {
+  const Dims q_dims{2, 70, 4, 8}, k_dims{2, 70, 2, 8};
+  const std::vector<double> sinks = {0.5, -2, 3, -std::numeric_limits<double>::infinity()};
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const Tensor q = Rounded(Random(q_dims, 1), dtype), k = Rounded(Random(k_dims, 2), dtype);
+    const Tensor v = Rounded(Random(k_dims, 3), dtype);
+    auto want = reference::Attention(q, k, v, true, 0.3, {});
+    for (int64_t i = 0; i < want.lse.size(); ++i) {  // [B,H,S]
+      const int64_t b = i / 280, h = i / 70 % 4, s = i % 70;
+      const double before = want.lse[i];
+      want.lse[i] = std::log(std::exp(before) + std::exp(sinks[h]));
+      for (int64_t d = 0; d < 8; ++d) want.out[((b * 70 + s) * 4 + h) * 8 + d] *= std::exp(before - want.lse[i]);
+    }
+    const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), out(dtype, q_dims), lse(wide, Dims{2, 4, 70});
+    const Buffer of_heads(dtype, Tensor{Dims{4}, sinks});
+    const AttentionParameters parameters{.causal = true, .scale = 0.3};
+    tested.attention.Attention(bq, bk, bv, {.sinks = of_heads}, parameters, out, lse);
+    EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << Name(dtype);
+    EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype)) << Name(dtype);
   }
 }
 

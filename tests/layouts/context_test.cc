@@ -39,6 +39,8 @@ struct Layout {
   // Rows of several documents; with learned positions beside rotary ones.
   bool documents = false;
   int64_t batch = kBatch;
+  // Attributes of each attention beside causal and scale; with sinks=true each layer has sinks of its own.
+  std::string attention;
   std::vector<std::string> topology;
   Pins pins;
 
@@ -60,12 +62,35 @@ constexpr char kEmbeddingWithPositions[] = R"TEXT(%positions = positions length=
 %h0 = add %e0, %pe : f32[B,S,8] @embed
 )TEXT";
 
+// The test model with the layout's attributes of attention.
+std::string ModelText(const Layout& layout) {
+  std::string text = absl::StrReplaceAll(
+      TestModelText(), {{"length=6", absl::StrCat("length=", kSeq)}, {kEmbedding, kEmbeddingWithPositions}});
+  text = absl::StrReplaceAll(text, {{"%targets = ",
+                                     "%step = input \"step\" : i64[]\n"
+                                     "%sample = input \"sample\" : i64[B]\n%targets = "}});
+  for (const char* layer : {"0", "1"}) {
+    const std::string before = absl::StrCat(", %v", layer, " causal=true");
+    const bool sinks = absl::StrContains(layout.attention, "sinks=true");
+    const bool dropout = absl::StrContains(layout.attention, "dropout=");
+    const std::string operand =
+        absl::StrCat(sinks ? absl::StrCat(", %sinks", layer) : "", dropout ? ", %step, %sample" : "");
+    text = absl::StrReplaceAll(
+        text, {{before, absl::StrCat(", %v", layer, operand, " causal=true ", layout.attention)},
+               {absl::StrCat("%a", layer, ", %l"),
+                absl::StrCat(sinks ? absl::StrReplaceAll("%sinks$ = param \"layers.$.sinks\" axes=[heads] "
+                                                         "init=\"normal(0.5)\" : f32[4] @layers.$.attn\n",
+                                                         {{"$", layer}})
+                                   : "",
+                             "%a", layer, ", %l")}});
+  }
+  return text;
+}
+
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
   ParseOptions parse;
   parse.symbols = {{"B", layout.batch}, {"S", kSeq}};
-  auto forward = ParseGraph(absl::StrReplaceAll(TestModelText(), {{"length=6", absl::StrCat("length=", kSeq)},
-                                                                  {kEmbedding, kEmbeddingWithPositions}}),
-                            parse);
+  auto forward = ParseGraph(ModelText(layout), parse);
   if (!forward.ok()) return forward.status();
   if (layout.documents) {
     forward = SeparateDocuments(*forward, ops);
@@ -144,6 +169,27 @@ INSTANTIATE_TEST_SUITE_P(
                            .fsdp = 2,
                            .pins = {{"layers.0.mlp", "[fsdp, -, cp]"}, {"layers.1.attn", "[fsdp, -, -]"}}}),
     [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
+
+// Whatever attention does beside its mask, it does with keys that go round and with heads for a sequence.
+TEST(Context, FeaturesOfAttentionEqualOneRank) {
+  const OpTable ops;
+  for (const char* attention : {"sinks=true", "window=5", "softcap=0.3", "dropout=0.3 dropout_key=2 dropout_seed=9",
+                                "window=3 softcap=0.5 sinks=true dropout=0.1 dropout_key=0 dropout_seed=42"}) {
+    const auto one = Train({.ordered = false, .attention = attention}, ops);
+    ASSERT_TRUE(one.ok()) << one.status();
+    const auto plain = Train({.ordered = false}, ops);
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    EXPECT_NE(one->losses, plain->losses) << attention;
+    for (const Layout& layout :
+         {Layout{.cp = 2, .attention = attention}, Layout{.cp = 4, .attention = attention},
+          Layout{.sp = 2, .attention = attention}, Layout{.tp = 2, .fsdp = 2, .attention = attention},
+          Layout{.cp = 2, .sp = 2, .tp = 2, .attention = attention},
+          Layout{.cp = 2, .ordered = false, .attention = attention}}) {
+      SCOPED_TRACE(absl::StrCat(attention, " ", Name(layout)));
+      ExpectSame(Train(layout, ops), one, kTolerance);
+    }
+  }
+}
 
 // The documents of each row, by their lengths.
 const std::vector<std::vector<int64_t>> kRows = {{5, 1, 10}, {16}, {3, 7, 6}, {8, 8}};

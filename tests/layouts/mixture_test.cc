@@ -18,6 +18,7 @@ constexpr int64_t kGlobalBatch = 8, kSeq = 4, kVocab = 13, kExperts = 4, kSteps 
 constexpr double kNoOverflow = 2.0;  // experts / experts of a token
 
 struct Layout {
+  std::string family = "mixtral";
   int64_t dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
   int64_t accumulation = 1;
   double buffer_factor = kNoOverflow;
@@ -30,6 +31,7 @@ struct Layout {
 
 std::string Name(const Layout& l) {
   std::vector<std::string> parts;
+  if (l.family != Layout().family) parts.push_back(l.family);
   for (const auto& [name, size] : std::vector<std::pair<std::string, int64_t>>{{"dp", l.dp},
                                                                                {"fsdp", l.fsdp},
                                                                                {"ep", l.ep},
@@ -42,14 +44,21 @@ std::string Name(const Layout& l) {
   return parts.empty() ? "one" : absl::StrJoin(parts, "_");
 }
 
-absl::StatusOr<Graph> BuildForward(int64_t rows, const OpTable& ops, int64_t seq_len = kSeq,
-                                   int64_t experts = kExperts) {
-  const nlohmann::json config = {
-      {"model_type", "mixtral"},      {"vocab_size", kVocab},         {"hidden_size", 8},
-      {"intermediate_size", 6},       {"num_hidden_layers", 2},       {"num_attention_heads", 4},
-      {"num_key_value_heads", 2},     {"num_local_experts", experts}, {"num_experts_per_tok", 2},
-      {"output_router_logits", true}, {"router_aux_loss_coef", 0.3}};
-  auto read = ReadModelConfig(config, seq_len);
+nlohmann::json Config(const std::string& family, int64_t experts) {
+  nlohmann::json config = {{"model_type", family},         {"vocab_size", kVocab},         {"hidden_size", 8},
+                           {"intermediate_size", 6},       {"num_hidden_layers", 2},       {"num_attention_heads", 4},
+                           {"num_key_value_heads", 2},     {"num_local_experts", experts}, {"num_experts_per_tok", 2},
+                           {"output_router_logits", true}, {"router_aux_loss_coef", 0.3}};
+  if (family == "qwen2_moe") {
+    config["moe_intermediate_size"] = 6;
+    config["shared_expert_intermediate_size"] = 10;
+  }
+  return config;
+}
+
+absl::StatusOr<Graph> BuildForward(int64_t rows, const OpTable& ops, int64_t seq_len = kSeq, int64_t experts = kExperts,
+                                   const std::string& family = Layout().family) {
+  auto read = ReadModelConfig(Config(family, experts), seq_len);
   if (!read.ok()) return read.status();
   DecoderBuildOptions build;
   build.batch = rows;
@@ -58,7 +67,7 @@ absl::StatusOr<Graph> BuildForward(int64_t rows, const OpTable& ops, int64_t seq
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
-  auto forward = BuildForward(kGlobalBatch / layout.accumulation, ops);
+  auto forward = BuildForward(kGlobalBatch / layout.accumulation, ops, kSeq, kExperts, layout.family);
   if (!forward.ok()) return forward.status();
   CompileOptions options;
   options.training.accumulation = layout.accumulation;
@@ -96,7 +105,7 @@ class MixtureTest : public testing::TestWithParam<Layout> {};
 // The load-balancing loss is that of a micro-batch, so the one rank has the same micro-batches.
 TEST_P(MixtureTest, EqualsOneRank) {
   const OpTable ops;
-  Layout one;
+  Layout one = {.family = GetParam().family};
   one.accumulation = GetParam().accumulation;
   const auto many = Train(GetParam(), ops);
   ExpectSame(many, Train(one, ops));
@@ -108,7 +117,7 @@ TEST_P(MixtureTest, EqualsOneRank) {
 TEST_P(MixtureTest, SharesWorkAndMemory) {
   const OpTable ops;
   const Layout layout = GetParam();
-  Layout one;
+  Layout one = {.family = layout.family};
   one.accumulation = layout.accumulation;
   one.num_repeated = layout.num_repeated;
   const auto whole = CompileLayout(one, ops), part = CompileLayout(layout, ops);
@@ -139,6 +148,21 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MixtureTest,
                                          Layout{.ep = 2, .tp = 2}, Layout{.ep = 2, .cp = 2},
                                          Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2},
                                          Layout{.ep = 2, .num_repeated = 2}),
+                         [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
+
+std::vector<Layout> LayoutsOfOtherFamilies() {
+  std::vector<Layout> layouts;
+  for (const char* family : {"qwen2_moe", "granitemoe"}) {
+    for (Layout layout :
+         {Layout{.fsdp = 2}, Layout{.tp = 2}, Layout{.cp = 2}, Layout{.ep = 2, .accumulation = 2}, Layout{.ep = 4},
+          Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2}, Layout{.ep = 2, .num_repeated = 2}}) {
+      layout.family = family;
+      layouts.push_back(layout);
+    }
+  }
+  return layouts;
+}
+INSTANTIATE_TEST_SUITE_P(Families, MixtureTest, testing::ValuesIn(LayoutsOfOtherFamilies()),
                          [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // What overflows depends on the buffers alone, not on where they lie.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 #include "graph/passes/pipeline.h"
 #include "tests/matrix/layouts.h"
 #include "tests/ranks/in_process_ranks.h"

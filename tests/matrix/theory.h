@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "graph/import/decoder.h"
+#include "graph/import/decoder/decoder.h"
 #include "tests/matrix/job.h"
 #include "tests/matrix/layouts.h"
 

@@ -95,17 +95,25 @@ def _rotary(node: Node, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     return [torch.cat([turned, rest], dim=-1)]
 
 
-def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):
+def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor):
     repeats = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(repeats, dim=2), v.repeat_interleave(repeats, dim=2)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * node.attrs["scale"]
+    if cap := node.attrs.get("softcap", 0):
+        scores = cap * torch.tanh(scores / cap)
     i, j = torch.arange(q.shape[1])[:, None], torch.arange(k.shape[1])[None, :]
     if "alibi_slopes" in node.attrs:
         slopes = torch.tensor(node.attrs["alibi_slopes"], dtype=scores.dtype)
         scores = scores + slopes[:, None, None] * (j - i)
     if node.attrs["causal"]:
         scores = scores.masked_fill(j > i, float("-inf"))
-    return [torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v), scores.logsumexp(-1)]
+    if window := node.attrs.get("window", 0):
+        scores = scores.masked_fill(j <= i - window, float("-inf"))
+    values = v
+    if node.attrs.get("sinks", False):  # one more key, of value 0
+        sinks = more[0][None, :, None, None].expand(*scores.shape[:3], 1)
+        scores, values = torch.cat([scores, sinks], dim=-1), F.pad(v, (0, 0, 0, 0, 0, 1))
+    return [torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), values), scores.logsumexp(-1)]
 
 
 def _norm(node: Node, operands: list[torch.Tensor]):
@@ -238,8 +246,9 @@ def run(
             else:
                 weight = params[name]
             if rows:
-                begin, end = map(int, rows.removesuffix("]").split(":"))
-                weight = weight[begin:end]
+                of_entries = rows.startswith(":,")  # NAME[:,begin:end]: these rows of each entry
+                begin, end = map(int, rows.removesuffix("]").removeprefix(":,").split(":"))
+                weight = weight[:, begin:end] if of_entries else weight[begin:end]
             assert list(weight.shape) == node.attrs.get("stored", node.dims[0]), node.symbol
             results = [weight.to(dtype).reshape(node.dims[0])]
         elif node.op == "output":

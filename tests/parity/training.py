@@ -174,12 +174,14 @@ def pretrained(model: Path) -> dict:
 
 
 def _merge_rows(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rows NAME[begin:end] of one tensor, put together, flat."""
+    """Rows NAME[begin:end] of one tensor, or NAME[:,begin:end] of each of its entries, put together, flat."""
     parts: dict[str, dict[int, torch.Tensor]] = {}
     for name, value in tensors.items():
         whole, _, rows = name.partition("[")
-        parts.setdefault(whole, {})[int(rows.split(":")[0]) if rows else 0] = value.flatten()
-    return {name: torch.cat([value for _, value in sorted(rows.items())]) for name, rows in parts.items()}
+        begin, _, end = rows.removesuffix("]").removeprefix(":,").partition(":")
+        value = value.reshape(-1, int(end) - int(begin), value.shape[-1]) if rows.startswith(":,") else value.flatten()
+        parts.setdefault(whole, {})[int(begin or 0)] = value
+    return {name: torch.cat([v for _, v in sorted(rows.items())], -2 if rows[0].dim() == 3 else 0).flatten() for name, rows in parts.items()}
 
 
 def our_gradients(

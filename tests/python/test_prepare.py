@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-import tacc.prepare
+import tacc
 from data_folder import STORY, read_columns, read_documents, write_corpus
-from tacc import encoding, in_memory
+from tacc import PreparedData, encoding, in_memory, prepare
 from tacc.errors import InputError
-from tacc.prepare import PreparedData, prepare
 from test_data_prepare import encode_all, run
 from transformers import PreTrainedTokenizerFast
 
@@ -233,7 +232,7 @@ def test_a_stream_is_not_kept_in_memory(tmp_path, tokenizer_dir):
 
 # In a script that protects nothing from being run again, as a notebook's cell does not.
 SCRIPT = """
-import sys, tacc.prepare
+import sys, tacc
 print("begins")
 data = tacc.prepare(({"text": str(i) + " words" * 100} for i in range(9000)), sys.argv[1], tokenizer=sys.argv[2], processes=2)
 print(data.num_documents)

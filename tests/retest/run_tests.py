@@ -16,14 +16,16 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 TOKEN = re.compile(rb"[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+-]+)*/?")
 STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 CPP = (".cc", ".h", ".cu", ".c")
-MODULE_FOLDERS = ("tests/", "client/python/")
+MODULES = "tests/"
 PACKAGE = "client/python/tacc"
+IMPORT_PATH = "client/python"  # Put on sys.path: what is imported from there counts, not all of it.
 REQUIREMENTS = "requirements.txt"  # of every Python test
 SOURCES = "TACC_SOURCES="  # In a test's environment: its C++ sources, separated by colons.
 TESTING = re.compile(r"(^|/)(testing|tests)/")  # where stand-ins of C++ tests are
@@ -35,6 +37,15 @@ STARTS = {
     "tacc-coordinator": (*TOOLS, "failpoints/tacc-coordinator"),
     "taccctl": (*TOOLS, "tacc-coordinator", "tacc-worker"),
 }
+
+
+def imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports that are carried out: not those for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
+            yield from imports(child)
 
 
 class Inputs:
@@ -62,7 +73,7 @@ class Inputs:
         """Python files by the name by which they may be imported."""
         by_name: dict[str, list[str]] = {}
         for source in self.sources:
-            if source.endswith(".py") and source.startswith(MODULE_FOLDERS):
+            if source.endswith(".py") and source.startswith(MODULES):
                 path = Path(source)
                 by_name.setdefault(path.parent.name if path.stem == "__init__" else path.stem, []).append(source)
         return by_name
@@ -73,7 +84,7 @@ class Inputs:
         found: set[Path] = set()
         if token in self._all_sources:
             found.add(self.root / token)
-        if is_folder or "/" in token:
+        if is_folder or ("/" in token and token != IMPORT_PATH):
             found |= {self.root / source for source in self._folders.get(token, [])}
         if token in self._programs or token in STARTS or token in TOOLS:
             found.add(self.build / token)
@@ -125,14 +136,29 @@ class Inputs:
 
     def _imported(self, path: Path) -> set[Path]:
         text = path.read_text()
-        found = set(self._folders.get(PACKAGE, [])) if '"-m", "tacc"' in text else set()
-        for node in ast.walk(ast.parse(text)):
+        found = self._of_module("tacc.__main__", True) if '"-m", "tacc"' in text else set()
+        for node in imports(ast.parse(text)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or "", *(alias.name for alias in node.names)] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                names += [module, *(f"{module}.{alias.name}" if module == "tacc" else alias.name for alias in node.names)]
             for name in names:
-                for part in name.split("."):
-                    found |= set(self._folders.get(PACKAGE, []) if part == "tacc" else self._modules.get(part, []))
+                found = found | self._of_module(name, isinstance(node, ast.Import))
         return {self.root / source for source in found}
+
+    @cached_property
+    def _package(self) -> set[str]:
+        """The package, and what its build makes parts of it from."""
+        return {*self._folders.get(PACKAGE, []), *self._folders.get("proto", [])}
+
+    def _of_module(self, name: str, is_whole: bool) -> set[str]:
+        """The files of a module by its dotted name. The package gives names of any of its modules where it is imported whole, one module if that is."""
+        parts = name.split(".")
+        if parts[0] != "tacc":
+            return {source for part in parts for source in self._modules.get(part, [])}
+        module = [source for source in (f"{PACKAGE}/{part}.py" for part in ("__init__", *parts[1:2])) if source in self._all_sources]
+        is_name = len(parts) > 1 and len(module) < 2
+        return self._package if is_name or (is_whole and len(parts) == 1) else set(module)
 
     def of(self, words: list[str], labels: list[str]) -> set[Path]:
         """The files that a test with these words (its command line and environment) and labels is made of."""

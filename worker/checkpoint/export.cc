@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <system_error>
@@ -183,41 +184,78 @@ void AddStack(const std::string& source, const OutputTensor& stack, int64_t entr
   }
 }
 
+// A part of a tensor that the checkpoint has in several.
+struct Part {
+  std::string source;
+  int64_t begin = 0;  // Row of dim `dim` of the tensor.
+  int dim = 0;
+};
+
+// Adds a part behind those that are there.
+absl::Status AddPart(const Checkpoint& checkpoint, const std::string& name, const Part& part, OutputTensor* output) {
+  const ManifestTensor& tensor = checkpoint.manifest().tensors.at(part.source);
+  std::vector<int64_t>& shape = output->tensor.shape;
+  std::vector<int64_t> stored = tensor.stored_shape;
+  const bool is_first = output->sources.empty();
+  const int64_t num_rows = is_first ? 0 : shape[part.dim];
+  if (part.begin != num_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.path(), ": rows ", num_rows, " to ", part.begin, " of \"", name, "\" are missing"));
+  }
+  if (!is_first) stored[part.dim] += num_rows;
+  const std::vector<int64_t> sliced = tensor.SlicedShape();
+  const int64_t num_sliced = sliced.empty() ? 1 : sliced[0];
+  if (part.dim == 0) {
+    output->sources.push_back({part.source, 0, num_sliced});
+  } else {
+    // Of each entry its rows, behind those of the parts before.
+    const int64_t entries = stored[0], of_entry = num_sliced / std::max<int64_t>(1, entries);
+    if (of_entry * entries != num_sliced || (!is_first && entries != shape[0])) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", part.source, "\" of ",
+                                                     ShapeText(tensor.shape), " does not consist of the ", entries,
+                                                     " entries of \"", name, "\""));
+    }
+    std::vector<SourceRows> sources;
+    const size_t before = output->sources.size() / std::max<int64_t>(1, entries);
+    for (int64_t e = 0; e < entries; ++e) {
+      std::move(output->sources.begin() + e * before, output->sources.begin() + (e + 1) * before,
+                std::back_inserter(sources));
+      sources.push_back({part.source, e * of_entry, (e + 1) * of_entry});
+    }
+    output->sources = std::move(sources);
+  }
+  shape = std::move(stored);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkpoint, const std::string& dtype) {
   // By tensor of the model, then by first row.
-  std::map<std::string, std::map<int64_t, std::string>> sources;
+  std::map<std::string, std::map<int64_t, Part>> sources;
   for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
     if (!absl::StartsWith(name, kWeightsPrefix)) continue;
     if (tensor.dtype != "F32") {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ", tensor.dtype,
                                                      ", but weights are kept as F32"));
     }
-    const absl::optional<TensorRows> rows = ParseTensorRows(name);
-    const auto [other, is_new] =
-        sources[rows.has_value() ? rows->tensor : name].emplace(rows.has_value() ? rows->begin : 0, name);
+    const TensorRows rows = ParseTensorRows(name).value_or(TensorRows{name});
+    const auto [other, is_new] = sources[rows.tensor].emplace(rows.begin, Part{name, rows.begin, rows.dim});
     if (!is_new) {
-      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensors \"", other->second, "\" and \"",
-                                                     name, "\" would be one of the exported model"));
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensors \"", other->second.source,
+                                                     "\" and \"", name, "\" would be one of the exported model"));
     }
   }
   std::vector<OutputTensor> tensors;
   for (const auto& [name, parts] : sources) {
     OutputTensor output;
     output.tensor = {name.substr(sizeof(kWeightsPrefix) - 1), dtype, {}};
-    std::vector<int64_t>& shape = output.tensor.shape;
-    for (const auto& [begin, source] : parts) {
-      std::vector<int64_t> part = checkpoint.manifest().tensors.at(source).stored_shape;
-      const int64_t num_rows = output.sources.empty() ? 0 : shape[0];
-      if (begin != num_rows) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(checkpoint.path(), ": rows ", num_rows, " to ", begin, " of \"", name, "\" are missing"));
+    for (const auto& [begin, part] : parts) {
+      if (part.dim != parts.begin()->second.dim) {
+        return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": \"", name, "\" is in rows of two dims, \"",
+                                                       parts.begin()->second.source, "\" and \"", part.source, "\""));
       }
-      if (begin > 0) part[0] += num_rows;
-      shape = std::move(part);
-      const std::vector<int64_t> sliced = checkpoint.manifest().tensors.at(source).SlicedShape();
-      output.sources.push_back({source, 0, sliced.empty() ? 1 : sliced[0]});
+      if (absl::Status status = AddPart(checkpoint, name, part, &output); !status.ok()) return status;
     }
-    output.num_bytes = *NumElements(shape) * *DtypeBytes(dtype);
+    output.num_bytes = *NumElements(output.tensor.shape) * *DtypeBytes(dtype);
     if (!IsStack(output.tensor.name)) {
       tensors.push_back(std::move(output));
       continue;

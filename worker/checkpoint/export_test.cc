@@ -147,6 +147,38 @@ TEST_F(ExportTest, PutsTheRowsOfATensorTogether) {
   EXPECT_THAT(std::string(gap.status().message()), HasSubstr("rows 2 to 10 of \"weights/qkv\" are missing"));
 }
 
+// Gates and values of fused experts, as layouts keep them: entries, or their rows as one.
+TEST_F(ExportTest, PutsTheRowsOfEachEntryTogether) {
+  const std::vector<float> values = Random(36);
+  TestDirectory::Write(model_ + "/config.json", "{}");
+  for (const int64_t merged_dims : {1, 2}) {
+    TestDirectory directory;
+    const std::string run = directory.File("fused"), out = directory.File("out");
+    ASSERT_TRUE(MakeDirectory(run).ok());
+    std::vector<ShardTensor> tensors;
+    for (const auto& [name, rows, first] :
+         {std::tuple("weights/w[:,0:2]", 2, 0), std::tuple("weights/w[:,2:6]", 4, 12)}) {
+      const std::vector<int64_t> shape = {3, rows, 2};
+      const Rectangle all = WholeTensor(MergedShape(shape, merged_dims));
+      tensors.push_back({name, "F32", shape, shape, all, values.data() + first, merged_dims});
+    }
+    ASSERT_TRUE(WriteShard(run, {1, 1}, 0, tensors, nullptr).ok());
+    Manifest manifest;
+    manifest.step = manifest.attempt = 1;
+    ASSERT_TRUE(CommitCheckpoint(run, manifest, 1, nullptr).ok());
+    const auto result = ExportCheckpoint({run + "/step-00000001.a1", model_, out});
+    ASSERT_TRUE(result.ok()) << result.status();
+    const auto model = ModelWeights::Open(out);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->tensors().at("w").entry->shape, (std::vector<int64_t>{3, 6, 2}));
+    std::vector<float> first(12), second(24);
+    ASSERT_TRUE((*model)->ReadFloat("w[:,0:2]", {3, 2, 2}, WholeTensor({3, 2, 2}), first.data()).ok());
+    ASSERT_TRUE((*model)->ReadFloat("w[:,2:6]", {3, 4, 2}, WholeTensor({3, 4, 2}), second.data()).ok());
+    first.insert(first.end(), second.begin(), second.end());
+    EXPECT_EQ(first, values);
+  }
+}
+
 // Training for no step and exporting again gives the same bytes.
 TEST_F(ExportTest, ExportOfAnImportOfAnExportIsByteEqual) {
   for (const char* config :

@@ -1,1 +1,177 @@
-"""Python side of tacc: prepares data, converts models."""
+"""tacc: distributed training, from Python.
+
+    import tacc
+
+    client = tacc.Client()                     # this machine's coordinator, started if there is none
+    job = client.submit("job.yaml")            # or a dict, or a tacc.Config
+    job.wait()                                 # a bar and a loss curve in a notebook
+    job.metrics().plot("step", "loss")
+
+Names are imported when they are used, so that `import tacc` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tacc.version import __version__
+
+if TYPE_CHECKING:
+    from tacc.aio import AsyncClient, AsyncJob
+    from tacc.client import Client, Job
+    from tacc.config import Config, ConfigNote
+    from tacc.config_sections import (
+        CheckpointConfig,
+        ComputeConfig,
+        CPConfig,
+        DataConfig,
+        DataLoaderConfig,
+        DistConfig,
+        DPConfig,
+        EPConfig,
+        EvalConfig,
+        FSDPConfig,
+        GradScalerConfig,
+        MemoryConfig,
+        ModelConfig,
+        PPConfig,
+        ResourcesConfig,
+        SPConfig,
+        TPConfig,
+        TrainConfig,
+    )
+    from tacc.errors import (
+        AnswerTimeoutError,
+        ConfigError,
+        ConflictError,
+        CoordinatorError,
+        InputError,
+        InvalidJobError,
+        JobCancelledError,
+        JobFailedError,
+        JobNotFoundError,
+        LimitError,
+        Problem,
+        TaccError,
+        VersionError,
+    )
+    from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
+    from tacc.plans import Layout, Plan
+    from tacc.prepare_data import PreparedData, prepare
+
+# Name -> the module that has it.
+_HOME = {
+    "AnswerTimeoutError": "errors",
+    "AsyncClient": "aio",
+    "AsyncJob": "aio",
+    "CPConfig": "config_sections",
+    "Checkpoint": "messages",
+    "CheckpointConfig": "config_sections",
+    "Client": "client",
+    "ComputeConfig": "config_sections",
+    "Config": "config",
+    "ConfigError": "errors",
+    "ConfigNote": "config",
+    "ConflictError": "errors",
+    "CoordinatorError": "errors",
+    "DPConfig": "config_sections",
+    "DataConfig": "config_sections",
+    "DataLoaderConfig": "config_sections",
+    "DistConfig": "config_sections",
+    "EPConfig": "config_sections",
+    "EvalConfig": "config_sections",
+    "EvalMetrics": "messages",
+    "FSDPConfig": "config_sections",
+    "GradScalerConfig": "config_sections",
+    "InputError": "errors",
+    "InvalidJobError": "errors",
+    "Job": "client",
+    "JobCancelledError": "errors",
+    "JobEvent": "messages",
+    "JobFailedError": "errors",
+    "JobNotFoundError": "errors",
+    "JobStatus": "messages",
+    "Layout": "plans",
+    "LimitError": "errors",
+    "LogLine": "messages",
+    "MemoryConfig": "config_sections",
+    "ModelConfig": "config_sections",
+    "PPConfig": "config_sections",
+    "Plan": "plans",
+    "PreparedData": "prepare_data",
+    "Problem": "errors",
+    "ResourcesConfig": "config_sections",
+    "SPConfig": "config_sections",
+    "StepMetrics": "messages",
+    "TPConfig": "config_sections",
+    "TaccError": "errors",
+    "TrainConfig": "config_sections",
+    "VersionError": "errors",
+    "Worker": "messages",
+    "prepare": "prepare_data",
+}
+
+__all__ = [
+    "__version__",
+    "AnswerTimeoutError",
+    "AsyncClient",
+    "AsyncJob",
+    "CPConfig",
+    "Checkpoint",
+    "CheckpointConfig",
+    "Client",
+    "ComputeConfig",
+    "Config",
+    "ConfigError",
+    "ConfigNote",
+    "ConflictError",
+    "CoordinatorError",
+    "DPConfig",
+    "DataConfig",
+    "DataLoaderConfig",
+    "DistConfig",
+    "EPConfig",
+    "EvalConfig",
+    "EvalMetrics",
+    "FSDPConfig",
+    "GradScalerConfig",
+    "InputError",
+    "InvalidJobError",
+    "Job",
+    "JobCancelledError",
+    "JobEvent",
+    "JobFailedError",
+    "JobNotFoundError",
+    "JobStatus",
+    "Layout",
+    "LimitError",
+    "LogLine",
+    "MemoryConfig",
+    "ModelConfig",
+    "PPConfig",
+    "Plan",
+    "PreparedData",
+    "Problem",
+    "ResourcesConfig",
+    "SPConfig",
+    "StepMetrics",
+    "TPConfig",
+    "TaccError",
+    "TrainConfig",
+    "VersionError",
+    "Worker",
+    "prepare",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tacc' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -4,11 +4,26 @@ import argparse
 import signal
 import sys
 
-from tacc import convert, data, sample
 from tacc.errors import InputError, this_python
+
+# What a tool needs beyond what the client needs -> the extra of the wheel that brings it.
+EXTRAS = {"numpy": "data", "tokenizers": "data", "safetensors": "data", "transformers": "chat", "pyarrow": "parquet", "torch": "torch"}
 
 
 def main(argv: list[str] | None = None) -> int:
+    try:
+        return run(argv)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        print(f"error: {module} is not installed; install what this needs: {this_python()} -m pip install 'tacc[{EXTRAS[module]}]'", file=sys.stderr)
+        return 2
+
+
+def run(argv: list[str] | None) -> int:
+    from tacc import convert, data, sample
+
     parser = argparse.ArgumentParser(prog=f"{this_python()} -m tacc", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     data.add_commands(commands)

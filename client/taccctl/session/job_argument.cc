@@ -21,12 +21,12 @@ void AddJobArgument(CLI::App* command, JobArgument* argument) {
 }
 
 absl::StatusOr<v1::JobSpec> LoadJob(const JobArgument& argument, Context& context) {
-  JobFileOptions options;
+  jobfile::JobFileOptions options;
   options.sets = argument.sets;
   // A terminal or a pipe may say nothing for ever.
   const Interrupt::Hook hook(&context.interrupt, context.interrupt.count(), context.end_interrupted);
-  absl::StatusOr<v1::JobSpec> spec =
-      argument.file == "-" ? ReadJobFile(context.in, "stdin", ".", options) : LoadJobFile(argument.file, options);
+  absl::StatusOr<v1::JobSpec> spec = argument.file == "-" ? jobfile::ReadJobFile(context.in, "stdin", ".", options)
+                                                          : jobfile::LoadJobFile(argument.file, options);
   if (!spec.ok()) return absl::InvalidArgumentError(spec.status().message());
   return spec;
 }

@@ -7,8 +7,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
-#include "client/jobfile/job_file.h"
 #include "client/taccctl/session/context.h"
+#include "jobfile/job_file.h"
 #include "tacc/v1/job.pb.h"
 
 namespace tacc::client {

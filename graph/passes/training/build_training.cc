@@ -10,6 +10,7 @@
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/ops/attention_operands.h"
 #include "graph/ops/builder.h"
 #include "graph/passes/training/autodiff.h"
 
@@ -116,6 +117,7 @@ void RemoveDropout(Graph& graph) {
       replacement[node.results[0]] = node.operands[0];
       continue;
     }
+    RemoveAttentionDropout(node);
     nodes.push_back(std::move(node));
   }
   graph.nodes = std::move(nodes);

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/simd/block.h"
 #include "kernels/cpu/simd/gemm.h"
+#include "kernels/cpu/simd/pointwise.h"
 #include "kernels/cpu/simd/vector_math.h"
 
 namespace tacc::kernels::simd::TACC_ISA {
@@ -76,25 +77,44 @@ struct Running {
   C sum[kQueries];
 };
 
-// One row of scores of the query at position `i` against the n keys from position `key` on: scaled, biased, and -inf
-// where the key may not be seen. `first`: the first position that the query sees.
+// One row of scores of the query at position `i` against the n keys from position `key` on: scaled, capped, biased, and
+// -inf where the key may not be seen. `first`: the first position that the query sees. derivatives [kKeys], where it is
+// given and there is a cap: of the cap.
 template <typename C>
 TACC_INLINE void FinishScores(const AttentionHeads& heads, C slope, int64_t i, int64_t first, int64_t key, int64_t n,
-                              C* row) {
+                              C* row, C* derivatives = nullptr) {
   const C scale = static_cast<C>(heads.scale);
   const int64_t visible = heads.causal ? Min(n, i + 1 - key) : n;
-  if (slope == 0) {
+  if (heads.softcap > 0) {
+    const C cap = static_cast<C>(heads.softcap), inverse = static_cast<C>(heads.scale / heads.softcap);
+#pragma omp simd
+    for (int64_t j = 0; j < kKeys; ++j) row[j] = Tanh(row[j] * inverse);
+    for (int64_t j = 0; j < kKeys && derivatives != nullptr; ++j) derivatives[j] = 1 - row[j] * row[j];
+#pragma omp simd
+    for (int64_t j = 0; j < kKeys; ++j) row[j] *= cap;
+  } else {
 #pragma omp simd
     for (int64_t j = 0; j < kKeys; ++j) row[j] *= scale;
-  } else {
+  }
+  if (slope != 0) {
     const C distance = static_cast<C>(key - i);
 #pragma omp simd
-    for (int64_t j = 0; j < kKeys; ++j) {
-      row[j] = row[j] * scale + slope * (distance + static_cast<C>(static_cast<int32_t>(j)));
-    }
+    for (int64_t j = 0; j < kKeys; ++j) row[j] += slope * (distance + static_cast<C>(static_cast<int32_t>(j)));
   }
   for (int64_t j = visible < 0 ? 0 : visible; j < kKeys; ++j) row[j] = -static_cast<C>(__builtin_inf());
   for (int64_t j = 0, hidden = Min(first - key, kKeys); j < hidden; ++j) row[j] = -static_cast<C>(__builtin_inf());
+}
+
+// Drops of a row of n keys from position `key` on, and divides what is kept: row [n] of the query at position `i`.
+template <typename C>
+void DropRow(const AttentionHeads& h, int64_t b, int64_t head, int64_t i, int64_t key, int64_t n, C* row) {
+  DropoutRun run = h.dropout;
+  run.n = n;
+  run.position = ((h.first_head + head) * h.logical_queries + i) * h.logical_keys + key;
+  run.sample = h.samples[b];
+  run.x = {row, Native<C>::kDType};
+  run.y = {row, Native<C>::kDType};
+  Dropout(run);
 }
 
 // What one tile of queries sees.
@@ -107,6 +127,8 @@ struct Sight {
   Sight(const AttentionHeads& h, int64_t b, const AttentionTile& tile) : heads(h), queries(tile) {
     for (int64_t i = 0; i < tile.n; ++i) {
       first[i] = h.first_keys == nullptr ? 0 : h.first_keys[b * h.s + tile.row + i];
+      const int64_t begin = tile.position + i + 1 - h.window;
+      if (h.window > 0 && begin > first[i]) first[i] = begin;
       lowest = i == 0 ? first[0] : Min(lowest, first[i]);
     }
   }
@@ -146,9 +168,10 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
       const Sight sight(h, b, queries);
       const int64_t m = queries.n, lse_row = (b * h.num_heads + head) * h.s + queries.row;
       LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
+      const C sink = h.sinks.data == nullptr ? -static_cast<C>(__builtin_inf()) : LoadOne<C>(h.sinks, head);
       for (int64_t i = 0; i < m; ++i) {
-        running.maximum[i] = -static_cast<C>(__builtin_inf());
-        running.sum[i] = 0;
+        running.maximum[i] = sink;
+        running.sum[i] = sink == -static_cast<C>(__builtin_inf()) ? C(0) : C(1);
       }
       for (int64_t i = 0; i < m * stride; ++i) out[i] = 0;
       if (h.earlier_lse.data != nullptr) {
@@ -185,6 +208,7 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
             running.maximum[i] = maximum;
           }
           running.sum[i] += sum;
+          if (h.samples != nullptr) DropRow<C>(h, b, head, queries.position + i, keys.position, keys.n, row);
         }
         Multiply<C>({m, stride, keys.n, scores, kKeys, 1, v_rows + tile * kKeys * stride, stride, out, stride, true});
       }
@@ -227,7 +251,7 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   C* dq = cutter.Cut(kQueries * stride);
   C* p = cutter.Cut(kQueries * kKeys);
   C* dp = cutter.Cut(kQueries * kKeys);
-  C lse[kQueries], delta[kQueries];
+  C lse[kQueries], delta[kQueries], derivatives[kKeys];
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
@@ -264,7 +288,9 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
         for (int64_t i = 0; i < m; ++i) {
           C* p_row = p + i * kKeys;
           C* dp_row = dp + i * kKeys;
-          FinishScores<C>(h, slope, queries.position + i, sight.first[i], keys.position, n, p_row);
+          const int64_t query = queries.position + i;
+          FinishScores<C>(h, slope, query, sight.first[i], keys.position, n, p_row, derivatives);
+          if (h.samples != nullptr) DropRow<C>(h, b, head, query, keys.position, n, dp_row);
           const C row_lse = lse[i], row_delta = delta[i];
 #pragma omp simd
           for (int64_t j = 0; j < kKeys; ++j) {
@@ -272,6 +298,8 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
             p_row[j] = probability;
             dp_row[j] = probability * (dp_row[j] - row_delta) * scale;
           }
+          for (int64_t j = 0; j < kKeys && h.softcap > 0; ++j) dp_row[j] *= derivatives[j];
+          if (h.samples != nullptr) DropRow<C>(h, b, head, query, keys.position, n, p_row);
         }
         Multiply<C>({n, stride, m, p, 1, kKeys, dout_rows, stride, dv + key * stride, stride, true});
         Multiply<C>({n, stride, m, dp, 1, kKeys, q_rows, stride, dk + key * stride, stride, true});

@@ -116,6 +116,8 @@ struct AttentionHeads {
   int64_t query_pitch = 0, key_pitch = 0;  // elements from a token of q and dq, of k, v, dk and dv to the next
   bool causal = false;
   double scale = 1;
+  int64_t window = 0;              // a query sees so many positions up to its own; 0: all
+  double softcap = 0;              // 0: none
   const double* slopes = nullptr;  // one a query head, or null
   // Tiles of at most kQueryBlock queries and kKeyBlock keys, in the order of rows.
   const AttentionTile* query_tiles = nullptr;
@@ -124,10 +126,15 @@ struct AttentionHeads {
   const int32_t* first_keys = nullptr;  // [B,S]: the first position that each query sees, or null
   In q, k, v;
   In earlier_out, earlier_lse;  // forward: the result over other keys, to go on from, or null
+  In sinks;                     // forward: the score of one more key of each query head, or null
   Out y;                        // forward: the result; backward: dq
   Out out;                      // forward: lse [B,H,S]
   In dout, out_value, lse;      // backward
   Out dk, dv;
+  // Of the probabilities [H,S,T] of a sample, of whose heads these begin at first_head.
+  const int64_t* samples = nullptr;  // [B], or null: none is dropped
+  DropoutRun dropout;                // what all rows share
+  int64_t first_head = 0, logical_queries = 0, logical_keys = 0;
 };
 
 struct Loops {

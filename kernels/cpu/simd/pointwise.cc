@@ -315,12 +315,13 @@ void DropoutOf(const DropoutRun& run) {
     const uint64_t first = static_cast<uint64_t>(run.position + i) / 4;
     const uint32_t first_low = static_cast<uint32_t>(first);
     const uint32_t last = high ^ static_cast<uint32_t>(first >> 32) * 0xC2B2AE35u;
+    const int64_t calls = Min(kBlock / 4, (run.n - i + 3) / 4);
 #pragma omp simd
-    for (int64_t j = 0; j < kBlock / 4; ++j) {
+    for (int64_t j = 0; j < calls; ++j) {
       Philox(first_low + static_cast<uint32_t>(j), static_cast<uint32_t>(sample), step, last, run.key0, run.key1,
              &r0[j], &r1[j], &r2[j], &r3[j]);
     }
-    for (int64_t j = 0; j < kBlock / 4; ++j) {
+    for (int64_t j = 0; j < calls; ++j) {
       random[4 * j] = r0[j];
       random[4 * j + 1] = r1[j];
       random[4 * j + 2] = r2[j];

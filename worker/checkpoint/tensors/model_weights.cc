@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/tensors/element.h"
 #include "worker/checkpoint/tensors/tensor_rows.h"
@@ -118,24 +119,31 @@ absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<
     }
     return absl::OkStatus();
   }
+  return ReadPart(name, logical_shape, rectangle, out);
+}
+
+absl::Status ModelWeights::ReadPart(const std::string& name, const std::vector<int64_t>& logical_shape,
+                                    const Rectangle& rectangle, float* out) const {
   const absl::optional<TensorRows> rows = ParseTensorRows(name);
   const auto it = tensors_.find(rows.has_value() ? rows->tensor : name);
   if (it == tensors_.end()) return absl::NotFoundError(absl::StrCat(directory_, ": no tensor \"", name, "\""));
   const SafetensorsEntry& entry = *it->second.entry;
+  const auto where = [&] { return absl::StrCat(it->second.file->path(), ": tensor \"", name, "\": "); };
   std::vector<int64_t> stored_shape = entry.shape;
   int64_t first_element = 0;
   if (rows.has_value()) {
-    if (stored_shape.empty() || rows->end > stored_shape[0]) {
+    if (static_cast<int64_t>(stored_shape.size()) <= rows->dim || rows->end > stored_shape[rows->dim]) {
       return absl::InvalidArgumentError(absl::StrCat(it->second.file->path(), ": tensor \"", rows->tensor,
                                                      "\" has shape ", ShapeText(entry.shape), ", no rows ", rows->begin,
-                                                     " to ", rows->end));
+                                                     " to ", rows->end, rows->dim == 0 ? "" : " in each entry"));
     }
-    first_element = rows->begin * (*NumElements(entry.shape) / stored_shape[0]);
-    stored_shape[0] = rows->end - rows->begin;
+    stored_shape[rows->dim] = rows->end - rows->begin;
+    first_element = rows->begin * *NumElements(absl::MakeConstSpan(entry.shape).subspan(rows->dim + 1));
   }
-  const auto where = [&] { return absl::StrCat(it->second.file->path(), ": tensor \"", name, "\": "); };
   const absl::optional<int64_t> elements = NumElements(logical_shape);
-  if (!elements.has_value() || *elements != *NumElements(stored_shape)) {
+  const bool has_entries =
+      !rows.has_value() || rows->dim == 0 || (!logical_shape.empty() && logical_shape[0] == stored_shape[0]);
+  if (!elements.has_value() || *elements != *NumElements(stored_shape) || !has_entries) {
     return absl::InvalidArgumentError(absl::StrCat(where(), "stored shape ", ShapeText(stored_shape),
                                                    " cannot be read as ", ShapeText(logical_shape)));
   }
@@ -143,9 +151,27 @@ absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<
     return absl::InvalidArgumentError(
         absl::StrCat(where(), RectangleText(rectangle), " is not inside ", ShapeText(logical_shape)));
   }
-  const int64_t count = *NumElements(rectangle.shape);
-  if (count == 0) return absl::OkStatus();
-  const int64_t element_bytes = *DtypeBytes(entry.dtype);
+  if (*NumElements(rectangle.shape) == 0) return absl::OkStatus();
+  if (!rows.has_value() || rows->dim == 0)
+    return ReadElements(it->second, where(), first_element, logical_shape, rectangle, out);
+  // Rows of each entry: what is read of one lies by itself.
+  const std::vector<int64_t> of_entry(logical_shape.begin() + 1, logical_shape.end());
+  const Rectangle part = {{rectangle.offset.begin() + 1, rectangle.offset.end()},
+                          {rectangle.shape.begin() + 1, rectangle.shape.end()}};
+  const int64_t entry_elements = *NumElements(entry.shape) / entry.shape[0], part_elements = *NumElements(part.shape);
+  for (int64_t i = 0; i < rectangle.shape[0]; ++i) {
+    const int64_t first = (rectangle.offset[0] + i) * entry_elements + first_element;
+    absl::Status status = ReadElements(it->second, where(), first, of_entry, part, out + i * part_elements);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelWeights::ReadElements(const Tensor& tensor, const std::string& where, int64_t first_element,
+                                        const std::vector<int64_t>& shape, const Rectangle& rectangle,
+                                        float* out) const {
+  const SafetensorsEntry& entry = *tensor.entry;
+  const int64_t count = *NumElements(rectangle.shape), element_bytes = *DtypeBytes(entry.dtype);
   // fp32 is copied in place; other dtypes go through a buffer of the rectangle's size in their own bytes.
   std::vector<char> buffer;
   char* target = reinterpret_cast<char*>(out);
@@ -153,11 +179,11 @@ absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<
     buffer.resize(count * element_bytes);
     target = buffer.data();
   }
-  absl::Status status = it->second.file->Read(entry.begin + first_element * element_bytes, WholeTensor(logical_shape),
-                                              rectangle, element_bytes, target);
+  absl::Status status = tensor.file->Read(entry.begin + first_element * element_bytes, WholeTensor(shape), rectangle,
+                                          element_bytes, target);
   if (!status.ok() || entry.dtype == "F32") return status;
   status = ConvertToFloat(entry.dtype, buffer.data(), count, out);
-  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(where(), status.message()));
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(where, status.message()));
 }
 
 }  // namespace tacc::worker

@@ -52,6 +52,13 @@ class ModelWeights {
 
  private:
   ModelWeights() = default;
+  // Of one tensor, or some of its rows.
+  absl::Status ReadPart(const std::string& name, const std::vector<int64_t>& logical_shape, const Rectangle& rectangle,
+                        float* out) const;
+  // A rectangle of `shape`, whose elements lie in the tensor one after the other from `first_element` on.
+  absl::Status ReadElements(const Tensor& tensor, const std::string& where, int64_t first_element,
+                            const std::vector<int64_t>& shape, const Rectangle& rectangle, float* out) const;
+
   std::string directory_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Tensor> tensors_;

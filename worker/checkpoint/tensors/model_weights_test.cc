@@ -54,6 +54,24 @@ TEST(ModelWeightsTest, ReadsSomeOfTheRows) {
   }
 }
 
+TEST(ModelWeightsTest, ReadsSomeOfTheRowsOfEachEntry) {
+  for (const char* dtype : {"F32", "BF16"}) {
+    TestDirectory directory;
+    WriteCounting(directory.File("model.safetensors"), "w", dtype, {3, 4, 2});
+    const auto model = ModelWeights::Open(directory.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<float> out(4);
+    ASSERT_TRUE((*model)->ReadFloat("w[:,2:4]", {3, 2, 2}, {{1, 0, 1}, {2, 2, 1}}, out.data()).ok());
+    EXPECT_EQ(out, (std::vector<float>{13, 15, 21, 23})) << dtype;
+    ASSERT_TRUE((*model)->ReadFloat("w[:,1:3]", {3, 4}, {{0, 1}, {2, 2}}, out.data()).ok());
+    EXPECT_EQ(out, (std::vector<float>{3, 4, 11, 12})) << dtype;
+    EXPECT_THAT(std::string((*model)->ReadFloat("w[:,2:5]", {3, 3, 2}, {{0, 0, 0}, {1, 1, 1}}, out.data()).message()),
+                HasSubstr("tensor \"w\" has shape [3,4,2], no rows 2 to 5 in each entry"));
+    EXPECT_THAT(std::string((*model)->ReadFloat("w[:,2:4]", {6, 2}, {{0, 0}, {1, 1}}, out.data()).message()),
+                HasSubstr("stored shape [3,2,2] cannot be read as [6,2]"));
+  }
+}
+
 TEST(ModelWeightsTest, ReadsAStackFromItsEntries) {
   TestDirectory directory;
   WriteCounting(directory.File("model-0.safetensors"), "e.0.w", "F32", {2, 3});

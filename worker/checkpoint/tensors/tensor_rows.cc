@@ -14,8 +14,9 @@ absl::optional<TensorRows> ParseTensorRows(const std::string& name) {
   if (bracket == std::string::npos || bracket == 0) return absl::nullopt;
   absl::string_view range = absl::string_view(name).substr(bracket + 1);
   if (!absl::ConsumeSuffix(&range, "]")) return absl::nullopt;
-  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(range, absl::MaxSplits(':', 1));
   TensorRows rows;
+  if (absl::ConsumePrefix(&range, ":,")) rows.dim = 1;
+  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(range, absl::MaxSplits(':', 1));
   rows.tensor = name.substr(0, bracket);
   if (!absl::SimpleAtoi(ends.first, &rows.begin) || !absl::SimpleAtoi(ends.second, &rows.end)) return absl::nullopt;
   if (rows.begin < 0 || rows.end <= rows.begin) return absl::nullopt;

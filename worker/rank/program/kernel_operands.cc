@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "graph/ops/attention_operands.h"
+
 namespace tacc::worker {
 namespace {
 
@@ -51,12 +53,16 @@ ProductOf ProductOfNode(const Binding& b) {
 }
 
 AttentionOf AttentionOfNode(const Binding& b) {
-  const graph::Op& op = b.request.node->op;
-  const bool is_joined = op == "attention_joined" || op == "attention_joined_grad";
-  const bool is_gradient = op == "attention_grad" || op == "attention_joined_grad";
-  const size_t q = is_gradient ? 1 : 0, k = is_joined ? q : q + 1, after = is_joined ? q + 1 : q + 3;
+  const graph::AttentionOperands at =
+      *graph::AttentionOperandsOf(b.request.node->op.name(), b.request.node->attrs, b.request.in.size());
+  const bool is_joined = at.is_joined;
+  const size_t q = at.q, k = at.k;
+  const auto operand = [&b](int index) { return index < 0 ? TensorView() : b.in(index); };
   AttentionOf node;
-  node.parameters = {.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
+  node.parameters = {.causal = b.attr<bool>("causal"),
+                     .scale = b.attr<double>("scale"),
+                     .window = b.attr<int64_t>("window"),
+                     .softcap = b.attr<double>("softcap")};
   const int64_t group = b.attr<int64_t>("group"), kv_heads = b.in(q).dims[2] / (group + 2), heads = group * kv_heads;
   if (is_joined) {
     node.q = HeadsOf(b.in(q), 0, heads);
@@ -65,8 +71,8 @@ AttentionOf AttentionOfNode(const Binding& b) {
     node.parameters.pitch = b.in(q).dims[2] * b.in(q).dims[3];
   } else {
     node.q = b.in(q);
-    node.k = b.in(q + 1);
-    node.v = b.in(q + 2);
+    node.k = b.in(at.k);
+    node.v = b.in(at.v);
   }
   const std::vector<double> slopes = b.attr<std::vector<double>>("alibi_slopes");
   // Where heads are joined each rank has as many of each kind.
@@ -75,20 +81,28 @@ AttentionOf AttentionOfNode(const Binding& b) {
     const size_t head = static_cast<size_t>(first_head + h);
     node.parameters.alibi_slopes.push_back(head < slopes.size() ? slopes[head] : 0);  // a padded head has no slope
   }
+  if (at.step >= 0) {
+    node.parameters.dropout = {.parameters = {.rate = b.attr<double>("dropout"),
+                                              .key = b.attr<int64_t>("dropout_key"),
+                                              .seed = b.attr<int64_t>("dropout_seed")},
+                               .step = b.in(at.step),
+                               .sample = b.in(at.sample),
+                               .first_head = first_head,
+                               .logical_queries = b.logical(q)[1],
+                               .logical_keys = b.logical(k)[1]};
+  }
   node.parameters.queries = b.runs(q, 0);
   node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
-  if (!is_gradient) {
-    const bool goes_on = op == "attention_continue";
-    node.extras = {b.in_or_absent(after + (goes_on ? 2 : 0)), goes_on ? b.in(after) : TensorView(),
-                   goes_on ? b.in(after + 1) : TensorView()};
+  if (!at.is_gradient) {
+    node.extras = {operand(at.document_start), operand(at.earlier_out), operand(at.earlier_lse), operand(at.sinks)};
     node.out = b.out(0);
     node.lse = b.out(1);
     return node;
   }
   node.dout = b.in(0);
-  node.out = b.in(after);
-  node.lse = b.in(after + 1);
-  node.extras.first_keys = b.in_or_absent(after + 2);
+  node.out = b.in(at.out);
+  node.lse = b.in(at.lse);
+  node.extras.first_keys = operand(at.document_start);
   node.dq = is_joined ? HeadsOf(b.out(0), 0, heads) : b.out(0);
   node.dk = is_joined ? HeadsOf(b.out(0), heads, kv_heads) : b.out(1);
   node.dv = is_joined ? HeadsOf(b.out(0), heads + kv_heads, kv_heads) : b.out(2);

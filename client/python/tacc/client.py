@@ -1,0 +1,318 @@
+"""`tacc.Client`: a coordinator, and the jobs that it has."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from tacc import calls, daemon
+from tacc.calls import Call, Deadline, LogStream, Patience, Spec, WatchItem, WatchStream
+from tacc.connections import Connections
+from tacc.errors import CoordinatorError, TaccError
+from tacc.messages import Checkpoint, CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, PlanSummary, StepMetrics, Worker
+from tacc.plans import Plan
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a coordinator.
+
+        client = tacc.Client()                  # this machine's, started if there is none
+        job = client.submit("job.yaml")
+        job.wait()
+
+    Methods may be called from several threads. All raise `CoordinatorError` when no coordinator answers. `AsyncClient` is the same for asyncio.
+
+    Args:
+        address: HOST:PORT of the coordinator. None: TACC_ADDRESS, else the one of this machine, which is started by `taccctl up` if there is
+            none, and stays when this process ends.
+        start: Whether one may be started.
+
+    Raises:
+        CoordinatorError: No coordinator answers at the address; there is none on this machine, and none can be started.
+        VersionError: It is of another version.
+    """
+
+    def __init__(self, address: str | None = None, *, start: bool = True):
+        self.address = daemon.check_address(address, "address") if address is not None else daemon.local_address(start)
+        self._was_connected = False
+        self._is_closed = False
+        self._connections: Connections[grpc.Channel] = Connections(lambda: grpc.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
+        try:
+            calls.check_version(self.version(), self.address)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the connection. Jobs go on; what waits for them in other threads ends with a TaccError."""
+        self._is_closed = True
+        for channel in self._connections.channels:
+            channel.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.address,)  # In another process it is a connection of its own.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.address!r})"
+
+    def version(self) -> CoordinatorVersion:
+        """The coordinator's version, process and addresses."""
+        return self._run(calls.get_version())
+
+    def check(self, spec: Spec) -> dict[str, Any]:
+        """The job that the spec says, as a dict with the names of the job file and whole paths. Starts nothing.
+
+        Args:
+            spec: Path of a job file, a dict of its fields, or a `tacc.Config`.
+
+        Raises:
+            InvalidJobError: It cannot be a job: `problems` has each mistake with its field, its place in the file and what to do; or, of a
+                coordinator on this machine, a file that it reads is not there.
+        """
+        from tacc.message_base import to_plain
+
+        return to_plain(self._read(spec))
+
+    def submit(self, spec: Spec, *, request_id: str | None = None) -> Job:
+        """Hands a job to the coordinator, which starts it when workers are free.
+
+        Args:
+            spec: Path of a job file, a dict of its fields, or a `tacc.Config`. Relative paths are taken from the file's folder, else from the
+                current one.
+            request_id: At most 128 characters. The same id with the same job gives the job that the first call made; with another job it is
+                a ConflictError. None: a new one.
+
+        Raises:
+            InvalidJobError: As `check`.
+            LimitError: The coordinator has as many jobs as it may have.
+        """
+        call = calls.submit_job(self._read(spec), request_id)
+        patience = Patience(self.address, calls.RETRY_SECONDS)
+        while True:
+            try:
+                return Job(self, self._run(call))
+            except CoordinatorError as error:  # Asked again with the same id, it makes no second job.
+                time.sleep(patience.after(error))
+
+    def jobs(self, limit: int = 100) -> list[Job]:
+        """The newest jobs, newest first, at most `limit` (of 1000)."""
+        return [Job(self, status) for status in self._run(calls.list_jobs(limit))]
+
+    def job(self, name: str) -> Job:
+        """The job with this id, or the newest one of this name. JobNotFoundError: there is none."""
+        return Job(self, self._run(calls.get_job(name)))
+
+    def workers(self) -> list[Worker]:
+        """The workers that are attached: name, state, device, and the job that each runs."""
+        return self._run(calls.list_workers())
+
+    def plan(self, spec: Spec, *, gpus: int | None = None, cluster: Mapping[str, Any] | None = None) -> Plan:
+        """What the planner would do with a job: layouts with predicted step time and memory, best first. Starts nothing.
+
+        Args:
+            spec: As of `submit`.
+            gpus: For so many GPUs, which need not be there: of `cluster`, or H100 SXM in nodes of 8. None: for the workers that are attached.
+            cluster: Fields of a cluster file (docs/planning.md), as {"machine": "a100", "nodes": 4}.
+
+        Raises:
+            InvalidJobError, InputError: As `check`; no layout fits, and why.
+            ConflictError: No workers are attached, and neither `gpus` nor `cluster` is given.
+        """
+        return Plan(self._run(calls.plan_job(self._read(spec), gpus, cluster)))
+
+    # --- How calls are made ---
+
+    def _read(self, spec: Spec) -> Any:
+        job = self._run(calls.read_job(spec))
+        calls.check_paths(job, self.version())
+        return job
+
+    def _connected(self) -> Connections[grpc.Channel]:
+        """The connections. TaccError: the client is closed."""
+        if self._is_closed:
+            raise calls.closed(self.address)
+        return self._connections
+
+    def _run(self, call: Call[T], seconds: float | None = None) -> T:
+        """What the call answers, in the seconds at most that are given, if any are."""
+        service = self._connected().service
+        try:
+            answer = getattr(service, call.method)(call.request, timeout=min(call.seconds, seconds or call.seconds))
+        except grpc.RpcError as error:
+            raise self._explained(error) from None
+        self._was_connected = True
+        return call.convert(answer)
+
+    def _run_patiently(self, call: Call[T], deadline: Deadline) -> T:
+        """The same of a coordinator that was there: while it is away, it is asked again."""
+        patience = Patience(self.address)
+        while True:
+            left = deadline.left()
+            try:
+                return self._run(call, left)
+            except TaccError as error:
+                why = error
+            deadline.left()
+            time.sleep(deadline.pause(patience.after(why)))
+
+    def _explained(self, error: grpc.RpcError) -> TaccError:
+        if self._is_closed:
+            return calls.closed(self.address)
+        explained = calls.explain(error, self.address, self._was_connected)
+        self._was_connected = self._was_connected or not isinstance(explained, CoordinatorError)
+        return explained
+
+    def _stream(self, stream: WatchStream | LogStream, deadline: Deadline) -> Iterator[Any]:
+        """What a stream brings. A stream that breaks is asked for again from where it stopped."""
+        patience = Patience(self.address, None if stream.follow else calls.RETRY_SECONDS)
+        while True:
+            with self._connected().stream() as service:
+                call = getattr(service, stream.method)(stream.request(), timeout=deadline.left())
+                try:
+                    for response in call:
+                        self._was_connected = True
+                        patience.came()
+                        yield from stream.take(response)
+                    if not stream.follow or calls.has_ended(self._run(calls.get_job(stream.job), deadline.left())):
+                        return
+                    why: TaccError = CoordinatorError("the stream ended")
+                except grpc.RpcError as error:
+                    why = self._explained(error)
+                except TaccError as error:
+                    why = error
+                finally:
+                    call.cancel()
+            deadline.left()
+            time.sleep(deadline.pause(patience.after(why)))
+
+
+class Job:
+    """A job of a coordinator. `Client.submit`, `Client.job` and `Client.jobs` make them; it goes on when this object, or this process, ends."""
+
+    def __init__(self, client: Client, status: JobStatus):
+        self._client = client
+        self.id = status.id
+        self.name = status.name
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        from tacc.display import job_html
+
+        return job_html(self.status(), list(self.watch(follow=False)))
+
+    def status(self) -> JobStatus:
+        """Its state now: phase, step, newest metrics, checkpoints, restarts, ranks, plan."""
+        return self._client._run(calls.get_job(self.id))
+
+    def watch(
+        self, cursor: int = 0, *, events: bool = True, metrics: bool = True, follow: bool = True, timeout: float | None = None
+    ) -> Iterator[WatchItem]:
+        """Events and metrics, each once and in order, from the beginning and until the job ends.
+
+        A connection that breaks is made anew, and the stream goes on behind what was received, however often and long the coordinator is away.
+
+        Args:
+            cursor: Only what is newer. `JobStatus.cursor`: only what comes.
+            events: Whether `JobEvent`s come.
+            metrics: Whether `StepMetrics` (of each step) and `EvalMetrics` come. A step that a restart does again comes again, with its attempt.
+            follow: Whether to wait for what comes until the job ends.
+            timeout: In seconds, of it all.
+
+        Raises:
+            AnswerTimeoutError: The job has not ended in time. It goes on.
+        """
+        return self._client._stream(WatchStream(self.id, cursor, events=events, metrics=metrics, follow=follow), Deadline(self.id, timeout))
+
+    def logs(self, follow: bool = False, *, rank: int | None = None, tail: int = 0) -> Iterator[LogLine]:
+        """Lines of the ranks' logs, with the job's events between them (rank -1).
+
+        Args:
+            follow: Whether to wait for what comes until the job ends. A connection that breaks is made anew, as in `watch`.
+            rank: Only of this rank.
+            tail: Only the last lines of those that are there; 0: all that are kept.
+        """
+        return self._client._stream(LogStream(self.id, rank=rank, tail=tail, follow=follow), Deadline(self.id, None))
+
+    def events(self) -> list[JobEvent]:
+        """What has happened so far."""
+        return list(self.watch(metrics=False, follow=False))  # type: ignore[arg-type]
+
+    def metrics(self, kind: str = "step", *, every_attempt: bool = False) -> Any:
+        """Metrics so far, a row for each step: a pandas DataFrame, or a dict of lists where pandas is not installed.
+
+        Args:
+            kind: "step" (`StepMetrics`) or "eval" (`EvalMetrics`).
+            every_attempt: A step that a restart did again is there once for each attempt, not only as the last did it.
+        """
+        of: dict[str, type[StepMetrics] | type[EvalMetrics]] = {"step": StepMetrics, "eval": EvalMetrics}
+        if kind not in of:
+            raise ValueError(f'kind = {kind!r} is not "step" or "eval"')
+        return calls.table(of[kind], self.watch(events=False, follow=False), every_attempt)
+
+    def wait(self, timeout: float | None = None, *, progress: bool = True) -> JobStatus:
+        """Waits until the job has finished; meanwhile shows how far it is.
+
+        Args:
+            timeout: In seconds.
+            progress: A picture with bar, loss curve and rates in a notebook, a line on a terminal, a line every few seconds elsewhere.
+
+        Returns:
+            Its last state; `exported_path` is the folder of the trained model.
+
+        Raises:
+            JobFailedError: It failed; the message says why, with the last lines of the log.
+            JobCancelledError: It was cancelled.
+            AnswerTimeoutError: It has not ended in time. It goes on.
+        """
+        from tacc.display import shown
+
+        deadline = Deadline(self.id, timeout)
+
+        def status() -> JobStatus:
+            return self._client._run_patiently(calls.get_job(self.id), deadline)
+
+        items = self._client._stream(WatchStream(self.id), deadline)
+        for _ in shown(status, items) if progress else items:
+            pass
+        return calls.outcome(status())
+
+    def cancel(self, *, now: bool = False) -> JobStatus:
+        """Stops the job, after a checkpoint, or at once and without one. Returns when that is decided; `wait` tells when it has ended."""
+        return self._client._run(calls.cancel_job(self.id, now))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that are kept, oldest first. They are folders of `status().checkpoint_dir`."""
+        return self.status().checkpoints
+
+    def export(self, directory: str | os.PathLike[str], *, step: int | None = None) -> str:
+        """Writes a checkpoint as a Hugging Face folder, by taccctl on this machine, which must see the checkpoints.
+
+        Args:
+            directory: The folder to write.
+            step: The checkpoint of this step. None: the newest.
+
+        Returns:
+            The whole path of the folder.
+        """
+        from tacc.export import export
+
+        return export(self._client.address, self.id, directory, step)
+
+    def plan(self) -> PlanSummary | None:
+        """The layout that runs, with what was predicted of it: step time, memory, FLOPs. None before it is compiled."""
+        return self.status().plan

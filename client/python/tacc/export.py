@@ -1,0 +1,34 @@
+"""Checkpoints as Hugging Face folders, by taccctl."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tacc.daemon import find_program
+from tacc.errors import InputError, TaccError
+
+
+def command(address: str, job: str, directory: str | os.PathLike[str], step: int | None) -> list[str]:
+    """What writes the folder. TaccError: there is no taccctl here."""
+    program = find_program("taccctl")
+    if program is None:
+        raise TaccError(
+            "export is done by taccctl, which is not on PATH; on a machine that has it and sees the checkpoints: "
+            f"taccctl --address {address} export {job} --out DIR"
+        )
+    arguments = [str(program), "--address", address, "export", job, "--out", os.fspath(directory)]
+    return arguments + (["--step", str(step)] if step is not None else [])
+
+
+def result(code: int, out: str, err: str) -> str:
+    """The folder that was written. InputError, TaccError: what taccctl said."""
+    if code == 0:
+        return out.strip()
+    said = "\n".join(line.removeprefix("error: ") for line in err.strip().splitlines()) or f"taccctl export: exit code {code}"
+    raise (InputError if code == 2 else TaccError)(said)
+
+
+def export(address: str, job: str, directory: str | os.PathLike[str], step: int | None) -> str:
+    done = subprocess.run(command(address, job, directory, step), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    return result(done.returncode, done.stdout, done.stderr)

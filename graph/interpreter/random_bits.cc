@@ -1,0 +1,32 @@
+#include "graph/interpreter/random_bits.h"
+
+#include <array>
+
+namespace tacc::interpreter {
+namespace {
+
+// Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011, section 3.3.
+uint32_t Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key, int word) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * counter[0], p1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(p0)};
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return counter[word];
+}
+
+}  // namespace
+
+bool IsKept(const DropoutKey& dropout, int64_t element, double sample, double step) {
+  const auto seed = static_cast<uint64_t>(dropout.seed);
+  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(seed >> 32) * 0x9E3779B9u,
+                                       static_cast<uint32_t>(dropout.key)};
+  const uint32_t random =
+      Philox({static_cast<uint32_t>(element / 4), static_cast<uint32_t>(sample), static_cast<uint32_t>(step), 0}, key,
+             static_cast<int>(element % 4));
+  return random >= static_cast<uint32_t>(dropout.rate * 4294967296.0);
+}
+
+}  // namespace tacc::interpreter
