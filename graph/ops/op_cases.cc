@@ -165,6 +165,8 @@ constexpr const char* kTexts[] = {
     "softmax_grad f64[3,5] f64[3,5]",
     "top_k f64[3,2,5] k=2",
     "top_k f64[3,5] k=3 normalize=true",
+    "top_k f64[3,2,6] f64[3,2,6] k=2 groups=3 kept_groups=2 summed=2",
+    "top_k f64[4,8] k=2 groups=4 kept_groups=1 normalize=true",
     "top_k_grad f64[3,2] f64[3,5] i32[3,2]",
     "top_k_grad f64[3,2,2] f64[3,2,5] i32[3,2,2] normalize=true",
     "expert_counts i32[3,4,2] num_experts=6 dtype=f64",

@@ -256,9 +256,10 @@ kernels::TopKWeights TopKWeightsOf(const Binding& b) {
 }
 
 absl::StatusOr<Kernel> TopK(const Binding& b) {
-  return Kernel([&k = b.kernels.router, kind = TopKWeightsOf(b), p = b.in(0), weights = b.out(0), ids = b.out(1)] {
-    k.TopK(p, kind, weights, ids);
-  });
+  const int64_t groups = b.attr<int64_t>("groups", 1);
+  const kernels::TopKGroups of = {groups, b.attr<int64_t>("kept_groups", groups), b.attr<int64_t>("summed", 1)};
+  return Kernel([&k = b.kernels.router, of, kind = TopKWeightsOf(b), p = b.in(0), choice = b.request.in.back(),
+                 weights = b.out(0), ids = b.out(1)] { k.TopK(p, choice, of, kind, weights, ids); });
 }
 
 absl::StatusOr<Kernel> TopKGrad(const Binding& b) {
