@@ -219,6 +219,10 @@ TEST(InferAttentionOps, TypesOfResults) {
       {"rope_table inv_freq=[1.0,0.5] length=7", "f32[7,2], f32[7,2]"},
       {"rotary bf16[2,7,3,8] f32[7,2] f32[7,2] style=half", "bf16[2,7,3,8]"},
       {"attention bf16[2,5,6,8] bf16[2,5,3,8] bf16[2,5,3,8] causal=true scale=0.5", "bf16[2,5,6,8], f32[2,6,5]"},
+      {"attention bf16[2,5,6,8] bf16[2,5,3,8] bf16[2,5,3,4] causal=true scale=0.5", "bf16[2,5,6,4], f32[2,6,5]"},
+      {"attention_grad f32[2,5,6,4] f32[2,5,6,8] f32[2,5,3,8] f32[2,5,3,4] f32[2,5,6,4] f32[2,6,5] causal=true "
+       "scale=0.5",
+       "f32[2,5,6,8], f32[2,5,3,8], f32[2,5,3,4]"},
       {"attention_grad f32[2,5,6,8] f32[2,5,6,8] f32[2,5,3,8] f32[2,5,3,8] f32[2,5,6,8] f32[2,6,5] causal=true "
        "scale=0.5",
        "f32[2,5,6,8], f32[2,5,3,8], f32[2,5,3,8]"},
@@ -259,6 +263,8 @@ TEST(InferAttentionOps, ErrorsSayWhatIsWanted) {
       {"attention_continue f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2] f32[2,5,2,8] f32[2,2,5] causal=true "
        "scale=0.5 sinks=true",
        "attention_continue: sinks=true; the earlier results count them"},
+      {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,1,4] causal=true scale=0.5",
+       "attention: v is f32[2,5,1,4]; wanted f32[2,5,2,4]"},
       {"attention f32[2,5,2,8] f32[3,5,2,8] f32[2,5,2,8] causal=true scale=0.5",
        "attention: k is f32[3,5,2,8]; wanted f32[2,5,2,8]"},
       {"attention_grad f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2] causal=true "

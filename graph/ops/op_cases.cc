@@ -125,6 +125,8 @@ constexpr const char* kTexts[] = {
     "attention f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] causal=true scale=0.7",
     "attention f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
     "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] causal=false scale=0.7",
+    "attention f64[2,3,4,3] f64[2,3,2,3] f64[2,3,2,2] causal=true scale=0.7",
+    "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,3] causal=true scale=0.7 zigzag=2",
     "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] f64[2] causal=false scale=0.7 sinks=true",
     "attention f64[2,5,4,2] f64[2,5,2,2] f64[2,5,2,2] f64[4] causal=true scale=0.7 sinks=true",
     "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2] i32[2,8] causal=true scale=0.7 sinks=true zigzag=2",
