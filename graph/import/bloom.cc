@@ -46,7 +46,7 @@ void ReadBloom(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.intermediate_size = 4 * spec.hidden_size;
   config.RefuseUnless("n_inner", spec.intermediate_size, "the inner size of Bloom is always 4 x hidden_size");
   spec.residual_dropout = ReadDropout(config, "hidden_dropout", 0.0);
-  NoteAttentionDropout(config, 0.0, spec);
+  spec.attention_dropout = ReadDropout(config, "attention_dropout", 0.0);
   ReadTiedHead(config, true, spec);
 }
 

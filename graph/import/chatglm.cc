@@ -76,7 +76,7 @@ void ReadChatGlm(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.intermediate_size = config.Int("ffn_hidden_size", 1, kMaxWidth, 13696);
   spec.mlp_kind = DecoderSpec::kGateUp;
   spec.residual_dropout = ReadDropout(config, "hidden_dropout", 0.0);
-  NoteAttentionDropout(config, 0.0, spec);
+  spec.attention_dropout = ReadDropout(config, "attention_dropout", 0.0);
   config.RefuseUnless("tie_word_embeddings", false, "ChatGLM has a head of its own");
   config.RefuseUnless("quantization_bit", 0, "quantized models are not supported");
   config.RefuseUnless("pre_seq_len", 0, "prefix tuning is not supported");

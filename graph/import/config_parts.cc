@@ -47,6 +47,15 @@ void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, 
                                 " tokens, but samples have data.seq_len = ", seq_len));
 }
 
+void ReadOneRotary(ConfigReader& config, const RotaryModel& model, DecoderSpec& spec) {
+  spec.rotary = ReadRotary(config, model);
+  if (spec.rotary->any_length) {
+    spec.max_seq_len = 0;
+  } else {
+    CheckLength(config, "max_position_embeddings", model.seq_len, spec);
+  }
+}
+
 double ReadNormEps(ConfigReader& config, const std::string& key, double fallback) {
   return config.Float(key, 1e-30, 1, fallback);
 }
@@ -60,8 +69,8 @@ void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpe
   spec.activation = ReadActivation(config, "hidden_act", "silu");
 }
 
-void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec) {
-  const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, 0.02));
+void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec, double fallback) {
+  const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, fallback));
   spec.init = {init, init, init, init, [init](int64_t) { return init; }, [init](int64_t) { return init; }};
   spec.init.key = "initializer_range";
 }
@@ -89,15 +98,9 @@ double ReadDropout(ConfigReader& config, const std::string& key, double fallback
   return config.Float(key, 0.0, 0.999, fallback);
 }
 
-void NoteAttentionDropout(ConfigReader& config, double fallback, DecoderSpec& spec) {
-  const bool given = config.Has("attention_dropout");
-  const double rate = config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback);
-  if (rate == 0.0) return;
-  spec.notes.push_back(absl::StrCat("attention_dropout = ", rate, given ? "" : " (its default)",
-                                    " is not applied: dropout of attention's probabilities is not supported, so the "
-                                    "model trains as with attention_dropout = 0, where transformers drops them. "
-                                    "Evaluation and what is exported do not depend on it; set it to 0 if that is what "
-                                    "you want"));
+double ReadSoftcap(ConfigReader& config, const std::string& key, std::optional<double> fallback) {
+  if (config.Present(key)) fallback = std::nullopt;
+  return config.OptionalFloat(key, 1e-6, 1e30).value_or(fallback.value_or(0));
 }
 
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback) {
@@ -109,6 +112,73 @@ DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& 
                                                  {"gelu_pytorch_tanh", DecoderSpec::kGeluTanh},
                                                  {"relu", DecoderSpec::kRelu}},
                                                 fallback);
+}
+
+SlidingLayers AllLayersSlide(const DecoderSpec& spec) { return SlidingLayers(static_cast<size_t>(spec.num_layers), 1); }
+
+SlidingLayers ReadLayerTypes(ConfigReader& config, const DecoderSpec& spec,
+                             const std::function<bool(int64_t layer)>& is_sliding) {
+  SlidingLayers layers;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) layers.push_back(is_sliding(layer) ? 1 : 0);
+  const std::vector<std::string> types = config.Strings("layer_types");
+  if (types.empty()) return layers;
+  for (const std::string& type : types) {
+    if (type == "full_attention" || type == "sliding_attention") continue;
+    config.Fail("layer_types", absl::StrCat("layers of type \"", type, "\" are not supported"));
+    return layers;
+  }
+  if (types.size() != layers.size()) {
+    config.Fail("layer_types", absl::StrCat("has ", types.size(), " entries for num_hidden_layers = ", layers.size()));
+    return layers;
+  }
+  for (size_t i = 0; i < types.size(); ++i) layers[i] = types[i] == "sliding_attention" ? 1 : 0;
+  return layers;
+}
+
+void ReadWindow(ConfigReader& config, int64_t fallback, const SlidingLayers& layers, int64_t seq_len,
+                DecoderSpec& spec) {
+  if (std::count(layers.begin(), layers.end(), 1) == 0) return config.Harmless({"sliding_window"});
+  const int64_t absent = config.Present("sliding_window") ? kMaxLength : fallback;
+  const int64_t window = config.Int("sliding_window", 1, kMaxLength, absent);
+  if (window >= seq_len) return;
+  spec.layers.resize(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] != 0) spec.layers[i].window = window;
+  }
+}
+
+void ReadRotariesByType(ConfigReader& config, const RotaryModel& model, double full_theta, double sliding_theta,
+                        const SlidingLayers& sliding, DecoderSpec& spec) {
+  const LayerRotaries rotaries = ReadLayerRotaries(config, model, full_theta, sliding_theta);
+  spec.rotary = rotaries.full;
+  if (rotaries.full.any_length) {
+    spec.max_seq_len = 0;
+  } else {
+    CheckLength(config, "max_position_embeddings", model.seq_len, spec);
+  }
+  if (rotaries.sliding.inv_freq == rotaries.full.inv_freq &&
+      rotaries.sliding.attention_scale == rotaries.full.attention_scale)
+    return;
+  spec.local_rotary = rotaries.sliding;
+  spec.layers.resize(sliding.size());
+  for (size_t i = 0; i < sliding.size(); ++i) {
+    if (sliding[i] != 0) spec.layers[i].positions = DecoderSpec::Layer::kLocalRotary;
+  }
+}
+
+void ReadWindowsOfQwen(ConfigReader& config, int64_t seq_len, DecoderSpec& spec, QwenWindows windows) {
+  if (!config.Bool("use_sliding_window", false)) {
+    config.Harmless({"sliding_window", "max_window_layers"});
+    const SlidingLayers layers = ReadLayerTypes(config, spec, [](int64_t) { return false; });
+    if (std::count(layers.begin(), layers.end(), 1) > 0)
+      config.Fail("layer_types", "\"sliding_attention\" needs use_sliding_window = true");
+    return;
+  }
+  const int64_t first = config.Int("max_window_layers", 0, kMaxLayers, 28);
+  const auto is_sliding = [&](int64_t layer) {
+    return windows == QwenWindows::kFromLayer ? layer >= first : layer < first && layer % 2 == 0;
+  };
+  ReadWindow(config, 4096, ReadLayerTypes(config, spec, is_sliding), seq_len, spec);
 }
 
 std::string NormalInit(double std) { return std == 0 ? "zeros" : absl::StrCat("normal(", Print(Attr(std)), ")"); }

@@ -2,10 +2,14 @@
 #define TACC_GRAPH_IMPORT_CONFIG_PARTS_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/import/config_reader.h"
 #include "graph/import/decoder/decoder.h"
+#include "graph/import/rope.h"
 
 namespace tacc::graph {
 
@@ -32,6 +36,8 @@ void CheckEvenHeads(ConfigReader& config, const std::string& heads_key, int64_t 
 void ReadMaxLength(ConfigReader& config, const std::string& key, int64_t fallback, int64_t seq_len, DecoderSpec& spec);
 // Fails `key` when `seq_len` is more than spec.max_seq_len.
 void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, const DecoderSpec& spec);
+// spec.rotary, of all layers, and whether max_position_embeddings reaches to the samples' length, unless it is stretched.
+void ReadOneRotary(ConfigReader& config, const RotaryModel& model, DecoderSpec& spec);
 // What norms add to keep from dividing by zero: more than 0, also in fp32.
 double ReadNormEps(ConfigReader& config, const std::string& key, double fallback);
 // Root mean square norms with weights.
@@ -39,7 +45,7 @@ NormSpec ReadRmsNorm(ConfigReader& config, const std::string& key, double fallba
 // intermediate_size, hidden_act.
 void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpec& spec);
 // initializer_range: matrices and embeddings normal, biases zero, norms one, in all layers alike.
-void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec);
+void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec, double fallback = 0.02);
 // Key `tie_word_embeddings`.
 void ReadTiedHead(ConfigReader& config, bool fallback, DecoderSpec& spec);
 
@@ -48,9 +54,34 @@ int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::str
                     int64_t fallback);
 Bias ReadBias(ConfigReader& config, const std::string& key, Bias fallback);
 double ReadDropout(ConfigReader& config, const std::string& key, double fallback);
-// Key `attention_dropout`. Dropout of attention's probabilities is not built: where it is not 0, a note says so.
-void NoteAttentionDropout(ConfigReader& config, double fallback, DecoderSpec& spec);
+// What bends scores or logits under a bound; null: nothing does.
+double ReadSoftcap(ConfigReader& config, const std::string& key, std::optional<double> fallback);
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback);
+
+// Sliding windows: layers whose tokens see some of the tokens before them alone.
+
+// Which layers slide.
+using SlidingLayers = std::vector<char>;
+SlidingLayers AllLayersSlide(const DecoderSpec& spec);
+// Key `layer_types`, a name for each layer; absent: those of which `is_sliding` says so.
+SlidingLayers ReadLayerTypes(ConfigReader& config, const DecoderSpec& spec,
+                             const std::function<bool(int64_t layer)>& is_sliding);
+
+// Gives the sliding layers the key `sliding_window`, if any slides. An absent key means `fallback`, null no window; one
+// that holds a whole sample leaves nothing out.
+void ReadWindow(ConfigReader& config, int64_t fallback, const SlidingLayers& layers, int64_t seq_len,
+                DecoderSpec& spec);
+
+// Reads the rotary embeddings of sliding layers and of the others (ReadLayerRotaries), and checks max_position_embeddings
+// against the samples' length.
+void ReadRotariesByType(ConfigReader& config, const RotaryModel& model, double full_theta, double sliding_theta,
+                        const SlidingLayers& sliding, DecoderSpec& spec);
+
+// The keys use_sliding_window, sliding_window, max_window_layers and layer_types, as Qwen has them: without layer_types
+// the layers from max_window_layers on slide, or of Qwen 2 MoE layers 0, 2, ... below it.
+enum class QwenWindows { kFromLayer, kEvenLayersBelow };
+void ReadWindowsOfQwen(ConfigReader& config, int64_t seq_len, DecoderSpec& spec,
+                       QwenWindows windows = QwenWindows::kFromLayer);
 
 // "normal(STD)".
 std::string NormalInit(double std);

@@ -120,8 +120,8 @@ TEST_P(FamilyTest, AllProblemsAreListedAtOnce) {
 // causal mask (half of them), and the head.
 TEST_P(FamilyTest, FlopsMatchHandFormula) {
   json config = BaseConfig(GetParam());
-  const double batch = 3, seq = 8, hidden = 24, heads = 4, layers = 2;
-  double kv_heads = 4, head_dim = 6, inner = 20, mlp_matrices = 3, rows = 50;
+  const double batch = 3, seq = 8, hidden = 24, layers = 2;
+  double heads = 4, kv_heads = 4, head_dim = 6, inner = 20, mlp_matrices = 3, rows = 50;
   if (IsLlamaLike(GetParam())) {
     kv_heads = 2;
     config["num_key_value_heads"] = 2;
@@ -132,9 +132,13 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
     kv_heads = 2;
     head_dim = 8;
   }
-  if (GetParam() == "bloom") {
-    inner = 96;
-    mlp_matrices = 2;
+  static const std::set<std::string> kPlainMlps = {"bloom", "falcon", "gpt2", "gpt_neox", "starcoder2"};
+  if (kPlainMlps.count(GetParam()) > 0) mlp_matrices = 2;
+  if (GetParam() == "bloom" || GetParam() == "falcon" || GetParam() == "gpt2") inner = 96;
+  if (GetParam() == "falcon") kv_heads = 1;
+  if (GetParam() == "gpt_neox") {
+    heads = kv_heads = 2;
+    head_dim = 12;
   }
   if (GetParam() == "hf_olmo") {
     inner = 48;  // half of 4 x 24
@@ -205,7 +209,8 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
       num_split += axes[d] == "vocab" || axes[d] == "heads" || axes[d] == "kv_heads" || axes[d] == "mlp" ? 1 : 0;
     }
     const bool is_router = spec.experts.has_value() && dims == Dims{spec.experts->num_experts, spec.hidden_size};
-    if (dims.size() < 2 || is_router) continue;
+    const bool is_positions = spec.learned_positions > 0 && dims == Dims{spec.learned_positions, spec.hidden_size};
+    if (dims.size() < 2 || is_router || is_positions) continue;
     EXPECT_EQ(num_split, 1) << node.symbol << ": tensor parallelism splits one dim of each matrix";
     ++num_products;
   }
@@ -234,10 +239,53 @@ TEST(ReadModelConfigTest, LargeWindowsChangeNothing) {
   EXPECT_EQ(
       TextOf(With(sliding, {{"sliding_window", 1}, {"layer_types", {"full_attention", "full_attention"}}})).value(),
       TextOf(qwen2).value());
-  EXPECT_EQ(
-      TextOf(With(BaseConfig("mistral"), {{"sliding_window", 7}})).status().message(),
-      "config.json: sliding_window = 7: all layers attend over a window of 7 tokens, which is supported only where "
-      "it holds a whole sample, and samples have data.seq_len = 8");
+}
+
+// The windows of each layer's attention; 0: none.
+std::vector<int64_t> WindowsOf(const json& config) {
+  const absl::StatusOr<ReadFamily> read = ReadModelConfig(config, kSeqLen);
+  EXPECT_TRUE(read.ok()) << read.status();
+  DecoderBuildOptions options;
+  options.seq_len = kSeqLen;
+  const absl::StatusOr<Graph> graph = BuildDecoder(read->spec, options, OpTable());
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  std::vector<int64_t> windows;
+  for (const Node& node : graph->nodes) {
+    if (node.op == "attention") windows.push_back(GetAttr<int64_t>(node.attrs, "window"));
+  }
+  return windows;
+}
+
+TEST(ReadModelConfigTest, WindowsAreOfTheLayersThatHaveThem) {
+  using Windows = std::vector<int64_t>;
+  const json three = {{"num_hidden_layers", 3}, {"sliding_window", 5}};
+  EXPECT_EQ(WindowsOf(With(BaseConfig("mistral"), three)), (Windows{5, 5, 5}));
+  const json qwen = With(BaseConfig("qwen2"), With(three, {{"use_sliding_window", true}, {"max_window_layers", 2}}));
+  EXPECT_EQ(WindowsOf(qwen), (Windows{0, 0, 5}));
+  const json types = {"sliding_attention", "full_attention", "sliding_attention"};
+  EXPECT_EQ(WindowsOf(With(qwen, {{"layer_types", types}})), (Windows{5, 0, 5}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("gemma2"), three)), (Windows{5, 0, 5}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("gemma3"), With(three, {{"sliding_window_pattern", 3}}))), (Windows{5, 5, 0}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("olmo3"), With(three, {{"layer_types", nullptr}}))), (Windows{5, 5, 5}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("smollm3"),
+                           With(three, {{"use_sliding_window", true}, {"no_rope_layers", {1, 0, 1}}}))),
+            (Windows{0, 5, 0}));
+}
+
+// Layers have the cosines of their type, or none.
+TEST(ReadModelConfigTest, PositionsAreOfTheLayersThatHaveThem) {
+  const auto positions = [](const json& config) {
+    std::string found;
+    for (int64_t layer = 0; layer < 3; ++layer)
+      found += "rl-"[ReadModelConfig(config, kSeqLen)->spec.LayerAt(layer).positions];
+    return found;
+  };
+  const json three = {{"num_hidden_layers", 3}};
+  EXPECT_EQ(positions(With(BaseConfig("smollm3"), With(three, {{"no_rope_layer_interval", 2}}))), "r-r");
+  EXPECT_EQ(positions(With(BaseConfig("gemma3"), three)), "lrl");
+  // A window that holds a whole sample, but frequencies of its own.
+  EXPECT_EQ(positions(With(BaseConfig("gemma3"), With(three, {{"sliding_window", 4096}}))), "lrl");
+  EXPECT_EQ(positions(With(BaseConfig("olmo3"), With(three, {{"layer_types", nullptr}}))), "rrr");
 }
 
 TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {

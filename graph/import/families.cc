@@ -1,6 +1,7 @@
 #include "graph/import/families.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "graph/import/baichuan.h"
 #include "graph/import/bloom.h"
 #include "graph/import/chatglm.h"
+#include "graph/import/gemma.h"
+#include "graph/import/gpt.h"
 #include "graph/import/llama_like.h"
 #include "graph/import/mixtures.h"
 #include "graph/import/olmo_native.h"
@@ -65,6 +68,57 @@ std::vector<Family> FamiliesLikeLlama() {
        .names = NativeOlmoNames(),
        .harmless = NativeOlmoHarmlessKeys(),
        .read = ReadNativeOlmo},
+  };
+}
+
+std::vector<Family> VariantsOfLlama() {
+  const DecoderNames names;
+  return {
+      {.name = "olmo3",
+       .model_types = {"olmo3"},
+       .architectures = {"Olmo3ForCausalLM"},
+       .layer_classes = {"Olmo3DecoderLayer"},
+       .names = Olmo2Names(),
+       .read = ReadOlmo3},
+      {.name = "smollm3",
+       .model_types = {"smollm3"},
+       .architectures = {"SmolLM3ForCausalLM"},
+       .layer_classes = {"SmolLM3DecoderLayer"},
+       .names = names,
+       .harmless = {"pretraining_tp"},
+       .read = ReadSmolLm3},
+      // embd_pdrop: transformers makes a module of it that no forward calls.
+      {.name = "phi3",
+       .model_types = {"phi3"},
+       .architectures = {"Phi3ForCausalLM"},
+       .layer_classes = {"Phi3DecoderLayer"},
+       .names = Phi3Names(),
+       .harmless = {"embd_pdrop"},
+       .read = ReadPhi3},
+      // Names of Megatron's options, whose values this family always has; layer_norm_epsilon beside norm_epsilon, which
+      // is read.
+      {.name = "starcoder2",
+       .model_types = {"starcoder2"},
+       .architectures = {"Starcoder2ForCausalLM"},
+       .layer_classes = {"Starcoder2DecoderLayer"},
+       .names = Starcoder2Names(),
+       .harmless = {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "scale_attn_weights",
+                    "layer_norm_epsilon"},
+       .read = ReadStarcoder2},
+      {.name = "gemma2",
+       .model_types = {"gemma2"},
+       .architectures = {"Gemma2ForCausalLM"},
+       .layer_classes = {"Gemma2DecoderLayer"},
+       .names = Gemma2Names(),
+       .harmless = GemmaHarmlessKeys(),
+       .read = ReadGemma2},
+      {.name = "gemma3",
+       .model_types = {"gemma3_text"},
+       .architectures = {"Gemma3ForCausalLM"},
+       .layer_classes = {"Gemma3DecoderLayer"},
+       .names = Gemma3Names(),
+       .harmless = GemmaHarmlessKeys(),
+       .read = ReadGemma3},
   };
 }
 
@@ -126,6 +180,29 @@ std::vector<Family> OtherFamilies() {
        .names = ChatGlmNames(),
        .harmless = ChatGlmHarmlessKeys(),
        .read = ReadChatGlm},
+      {.name = "gpt2",
+       .model_types = {"gpt2"},
+       .architectures = {"GPT2LMHeadModel"},
+       .layer_classes = {"GPT2Block"},
+       .names = Gpt2Names(),
+       .harmless = Gpt2HarmlessKeys(),
+       .old_buffers = {".attn.bias", ".attn.masked_bias"},
+       .read = ReadGpt2},
+      // *_prob: of GPT-NeoX's own configs, read by no code of transformers.
+      {.name = "gpt_neox",
+       .model_types = {"gpt_neox"},
+       .architectures = {"GPTNeoXForCausalLM"},
+       .layer_classes = {"GPTNeoXLayer"},
+       .names = GptNeoXNames(),
+       .harmless = {"attention_probs_dropout_prob", "hidden_dropout_prob"},
+       .old_buffers = {".attention.bias", ".attention.masked_bias"},
+       .read = ReadGptNeoX},
+      {.name = "falcon",
+       .model_types = {"falcon"},
+       .architectures = {"FalconForCausalLM"},
+       .layer_classes = {"FalconDecoderLayer"},
+       .names = FalconNames(),
+       .read = ReadFalcon},
       {.name = "bloom",
        .model_types = {"bloom"},
        .architectures = {"BloomForCausalLM"},
@@ -145,9 +222,9 @@ std::vector<Family> OtherFamilies() {
 }  // namespace
 
 std::vector<Family> Families() {
-  std::vector<Family> families = FamiliesLikeLlama();
-  std::vector<Family> others = OtherFamilies();
-  std::move(others.begin(), others.end(), std::back_inserter(families));
+  std::vector<Family> families;
+  for (std::vector<Family>& list : std::array{FamiliesLikeLlama(), VariantsOfLlama(), OtherFamilies()})
+    std::move(list.begin(), list.end(), std::back_inserter(families));
   return families;
 }
 

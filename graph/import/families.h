@@ -23,6 +23,8 @@ struct Family {
   DecoderNames names;
   // Keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed.
   std::set<std::string> harmless;
+  // Ends of the names of tensors that older versions stored beside the weights, as masks.
+  std::vector<std::string> old_buffers;
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };

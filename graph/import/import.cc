@@ -230,7 +230,9 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     check.ignorable = [&](const std::string& name) {
       // A head that is the embedding, and tables that older versions stored.
       return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
-             absl::EndsWith(name, ".inv_freq");
+             absl::EndsWith(name, ".inv_freq") ||
+             std::any_of(read->family.old_buffers.begin(), read->family.old_buffers.end(),
+                         [&](const std::string& end) { return absl::EndsWith(name, end); });
     };
     const absl::Status status = CheckWeights(stored, check);
     if (!status.ok()) return InFolder(dir, status);

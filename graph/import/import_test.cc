@@ -1,13 +1,11 @@
 #include "graph/import/import.h"
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
+#include "graph/import/testing/model_folder.h"
 #include "graph/ir/text.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -18,50 +16,6 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-using Tensors = std::map<std::string, std::pair<std::string, Dims>>;  // name -> dtype, shape
-using Values = std::map<std::string, std::string>;  // name -> bytes of an element; zeros where there are none
-
-class ModelFolder {
- public:
-  ModelFolder() {
-    path_ = std::filesystem::temp_directory_path() / absl::StrCat("tacc_import_test.", getpid(), ".", ++count_);
-    std::filesystem::create_directories(path_);
-  }
-  ~ModelFolder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-
-  void Write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-  }
-  void WriteConfig(const json& config) const { Write("config.json", config.dump()); }
-
-  static std::string Safetensors(const Tensors& tensors, const Values& values = {}) {
-    json header = json::object();
-    int64_t offset = 0;
-    std::string data;
-    for (const auto& [name, type] : tensors) {
-      const int64_t element = type.first == "F32" || type.first == "I32" ? 4 : type.first == "F64" ? 8 : 2;
-      const int64_t bytes = element * TensorType{DType::kF32, type.second}.num_elements();
-      header[name] = {{"dtype", type.first}, {"shape", type.second}, {"data_offsets", {offset, offset + bytes}}};
-      offset += bytes;
-      const auto value = values.find(name);
-      while (static_cast<int64_t>(data.size()) < offset)
-        data += value == values.end() ? std::string(element, '\0') : value->second;
-    }
-    const std::string text = header.dump();
-    std::string file;
-    for (int i = 0; i < 8; ++i) file += static_cast<char>(text.size() >> (8 * i) & 0xff);
-    return absl::StrCat(file, text, data);
-  }
-  void WriteTensors(const Tensors& tensors, const Values& values = {}) const {
-    Write("model.safetensors", Safetensors(tensors, values));
-  }
-
- private:
-  inline static int count_ = 0;
-  std::filesystem::path path_;
-};
 
 json LlamaConfig() {
   return {{"model_type", "llama"},    {"vocab_size", 11},
@@ -282,6 +236,32 @@ TEST_F(ImportTest, TiedHeadAndOldTablesMayBeStored) {
   EXPECT_THAT(Print(model->forward), Not(HasSubstr("lm_head.weight")));
 }
 
+// Pythia's files have the masks of older versions.
+TEST_F(ImportTest, OldMasksMayBeStored) {
+  json config = {{"model_type", "gpt_neox"}, {"vocab_size", 10}, {"hidden_size", 8}, {"rotary_pct", 0.5}};
+  config.update({{"num_hidden_layers", 1}, {"num_attention_heads", 2}, {"intermediate_size", 6}});
+  folder_.WriteConfig(config);
+  Tensors tensors = {{"gpt_neox.embed_in.weight", {"F32", {10, 8}}}, {"embed_out.weight", {"F32", {10, 8}}}};
+  const std::string layer = "gpt_neox.layers.0.";
+  for (const auto& [name, dims] :
+       std::vector<std::pair<std::string, Dims>>{{layer + "attention.query_key_value", {24, 8}},
+                                                 {layer + "attention.dense", {8, 8}},
+                                                 {layer + "mlp.dense_h_to_4h", {6, 8}},
+                                                 {layer + "mlp.dense_4h_to_h", {8, 6}},
+                                                 {layer + "input_layernorm", {8}},
+                                                 {layer + "post_attention_layernorm", {8}},
+                                                 {"gpt_neox.final_layer_norm", {8}}}) {
+    tensors[name + ".weight"] = {"F32", dims};
+    tensors[name + ".bias"] = {"F32", {dims[0]}};
+  }
+  tensors[layer + "attention.bias"] = {"BOOL", {1, 1, 16, 16}};
+  tensors[layer + "attention.masked_bias"] = {"F32", {}};
+  folder_.WriteTensors(tensors);
+  const absl::StatusOr<ImportedModel> model = Import();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->family, "gpt_neox");
+}
+
 // 1.5 in each dtype, and its neighbour in bf16.
 const std::string kF32Value("\x00\x00\xc0\x3f", 4), kBf16Value("\xc0\x3f", 2), kF16Value("\x00\x3e", 2);
 const std::string kF64Value("\0\0\0\0\0\0\xf8\x3f", 8), kOtherBf16Value("\xc1\x3f", 2);
@@ -421,9 +401,11 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   folder_.Write("config.json", "[1]");
   EXPECT_THAT(Error(), HasSubstr("wanted an object"));
   folder_.Write("config.json", "{\"model_type\": \"mamba\"}");
-  EXPECT_THAT(Error(), HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, mistral, "
-                                 "qwen2, qwen3, olmo, olmo2, hf_olmo, mixtral, qwen2_moe, qwen3_moe, olmoe, "
-                                 "granitemoe, granite, glm, glm4, chatglm, bloom, baichuan"));
+  EXPECT_THAT(Error(),
+              HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, mistral, "
+                        "qwen2, qwen3, olmo, olmo2, hf_olmo, olmo3, smollm3, phi3, starcoder2, gemma2, gemma3, "
+                        "mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granite, glm, glm4, chatglm, gpt2, "
+                        "gpt_neox, falcon, bloom, baichuan"));
 }
 
 // What would divide by zero, or train nothing, is said of the file, not of its results.
@@ -446,7 +428,7 @@ TEST_F(ImportTest, NumbersThatCannotTrainAreRefusedByName) {
   EXPECT_THAT(error("rope_theta", "1e999"), HasSubstr("too large a number: \"1e999\", after the key \"rope_theta\""));
   EXPECT_EQ(error("rope_theta", "0"), "DIR/config.json: rope_theta = 0: wanted a number from 1e-06 to 1e+30");
   EXPECT_EQ(error("attention_dropout", "-0.1"),
-            "DIR/config.json: attention_dropout = -0.1: wanted a number from 0 to 1");
+            "DIR/config.json: attention_dropout = -0.1: wanted a number from 0 to 0.999");
   EXPECT_EQ(error("initializer_range", "0"),
             "DIR/config.json: initializer_range = 0: random weights would all be 0, from which nothing is learned; "
             "wanted more than 0, as 0.02");

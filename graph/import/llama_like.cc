@@ -1,5 +1,6 @@
 #include "graph/import/llama_like.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,18 @@
 
 namespace tacc::graph {
 
+RotaryModel RotaryModelOf(int64_t seq_len, const LlamaLikeDefaults& defaults, const DecoderSpec& spec) {
+  RotaryModel model = defaults.rotary_model;
+  model.head_dim = spec.head_dim;
+  model.seq_len = seq_len;
+  model.max_position_embeddings = spec.max_seq_len;
+  model.partial_factor = defaults.partial_rotary_factor;
+  model.default_theta = defaults.rope_theta;
+  return model;
+}
+
 void ReadLlamaLike(ConfigReader& config, int64_t seq_len, const LlamaLikeDefaults& defaults, DecoderSpec& spec) {
-  ReadTransformersInit(config, spec);
+  ReadTransformersInit(config, spec, defaults.initializer_range);
   spec.vocab_rows = config.Int("vocab_size", 1, kMaxVocabulary, defaults.vocab_size);
   spec.hidden_size = config.Int("hidden_size", 1, kMaxWidth, defaults.hidden_size);
   spec.num_layers = config.Int("num_hidden_layers", 1, kMaxLayers, defaults.num_layers);
@@ -20,68 +31,15 @@ void ReadLlamaLike(ConfigReader& config, int64_t seq_len, const LlamaLikeDefault
       config.Int("num_key_value_heads", 1, kMaxWidth, as_heads ? spec.num_heads : defaults.num_kv_heads);
   SetKvHeads(config, "num_key_value_heads", "num_attention_heads", num_kv_heads, spec);
   ReadHeadDim(config, "head_dim", "num_attention_heads", defaults.head_dim, spec);
-  ReadGatedMlp(config, defaults.intermediate_size, spec);
+  spec.intermediate_size = config.Int("intermediate_size", 1, kMaxWidth, defaults.intermediate_size);
+  spec.activation = ReadActivation(config, defaults.activation_key, defaults.activation);
   spec.max_seq_len =
       ReadRenamed(config, "max_position_embeddings", "max_sequence_length", kMaxLength, defaults.max_positions);
   if (!defaults.partial_rotary_factor.has_value()) CheckEvenHeads(config, "num_attention_heads", spec.head_dim);
-  RotaryModel model;
-  model.head_dim = spec.head_dim;
-  model.seq_len = seq_len;
-  model.max_position_embeddings = spec.max_seq_len;
-  model.partial_factor = defaults.partial_rotary_factor;
-  model.default_theta = defaults.rope_theta;
-  spec.rotary = ReadRotary(config, model);
-  if (spec.rotary->any_length) {
-    spec.max_seq_len = 0;
-  } else {
-    CheckLength(config, "max_position_embeddings", seq_len, spec);
-  }
-  NoteAttentionDropout(config, 0.0, spec);
-  ReadTiedHead(config, false, spec);
-}
-
-void RefuseSmallWindow(ConfigReader& config, const std::string& layers, int64_t fallback, int64_t seq_len) {
-  const int64_t absent = config.Present("sliding_window") ? kMaxLength : fallback;
-  const int64_t window = config.Int("sliding_window", 1, kMaxLength, absent);
-  if (window >= seq_len) return;
-  config.Fail("sliding_window", absl::StrCat(layers, " attend over a window of ", window,
-                                             " tokens, which is supported only where it holds a whole sample, and "
-                                             "samples have data.seq_len = ",
-                                             seq_len));
-}
-
-void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const DecoderSpec& spec, QwenWindows windows) {
-  const std::vector<std::string> layer_types = config.Strings("layer_types");
-  bool any_sliding = false;
-  for (const std::string& type : layer_types) {
-    any_sliding |= type == "sliding_attention";
-    if (type == "full_attention" || type == "sliding_attention") continue;
-    config.Fail("layer_types", absl::StrCat("layers of type \"", type, "\" are not supported"));
-    return;
-  }
-  if (!layer_types.empty() && static_cast<int64_t>(layer_types.size()) != spec.num_layers) {
-    config.Fail("layer_types",
-                absl::StrCat("has ", layer_types.size(), " entries for num_hidden_layers = ", spec.num_layers));
-  }
-  if (!config.Bool("use_sliding_window", false)) {
-    config.Harmless({"sliding_window", "max_window_layers"});
-    if (any_sliding) config.Fail("layer_types", "\"sliding_attention\" needs use_sliding_window = true");
-    return;
-  }
-  const int64_t first = config.Int("max_window_layers", 0, kMaxLayers, 28);
-  const bool from_there_on = windows == QwenWindows::kFromLayer;
-  if (layer_types.empty() && (from_there_on ? first < spec.num_layers : first > 0)) {
-    RefuseSmallWindow(config,
-                      absl::StrCat("with use_sliding_window ",
-                                   from_there_on ? "the layers from max_window_layers = "
-                                                 : "every second layer below max_window_layers = ",
-                                   first, from_there_on ? " on" : ""),
-                      4096, seq_len);
-  } else if (any_sliding) {
-    RefuseSmallWindow(config, "with use_sliding_window the layers that are so in layer_types", 4096, seq_len);
-  } else {
-    config.Harmless({"sliding_window"});
-  }
+  const RotaryModel model = RotaryModelOf(seq_len, defaults, spec);
+  if (defaults.rotary == LlamaLikeDefaults::kOfAllLayers) ReadOneRotary(config, model, spec);
+  spec.attention_dropout = ReadDropout(config, "attention_dropout", 0.0);
+  ReadTiedHead(config, defaults.tied, spec);
 }
 
 namespace {
@@ -104,7 +62,7 @@ void ReadMistral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   ReadLlamaLike(config, seq_len,
                 {32000, 4096, 14336, 32, 32, /*num_kv_heads=*/8, /*head_dim=*/0, /*max_positions=*/131072}, spec);
   spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
-  RefuseSmallWindow(config, "all layers", 4096, seq_len);
+  ReadWindow(config, 4096, AllLayersSlide(spec), seq_len, spec);
 }
 
 void ReadQwen2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
@@ -113,7 +71,7 @@ void ReadQwen2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
   spec.qkv_bias = Bias::kPresent;
   config.RefuseUnless("use_mrope", false, "rotary embeddings of several sections are not supported");
-  RefuseSmallWindowsOfQwen(config, seq_len, spec);
+  ReadWindowsOfQwen(config, seq_len, spec);
 }
 
 void ReadQwen3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
@@ -123,7 +81,7 @@ void ReadQwen3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.qk_norm = spec.norm;
   spec.qk_norm_over = DecoderSpec::kHeadDim;
   ReadAttentionBias(config, Bias::kNone, spec);
-  RefuseSmallWindowsOfQwen(config, seq_len, spec);
+  ReadWindowsOfQwen(config, seq_len, spec);
 }
 
 void ReadOlmo(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
@@ -167,6 +125,106 @@ void ReadGlm(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.mlp_kind = DecoderSpec::kGateUp;
 }
 
+void ReadStarcoder2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {49152, 3072, 12288, 30, 24, /*num_kv_heads=*/2, /*head_dim=*/0, /*max_positions=*/4096};
+  defaults.tied = true;
+  defaults.initializer_range = 0.018042;
+  defaults.activation = "gelu_pytorch_tanh";
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = {NormSpec::kLayer, Affine::kWeightBias, ReadNormEps(config, "norm_epsilon", 1e-5)};
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = ReadBias(config, "use_bias", Bias::kPresent);
+  spec.mlp_kind = DecoderSpec::kPlain;
+  spec.residual_dropout = ReadDropout(config, "residual_dropout", 0.0);
+  spec.embedding_dropout = ReadDropout(config, "embedding_dropout", 0.0);
+  // Written by published models, and read by no code of this family.
+  config.RefuseUnless("norm_type", "layer_norm", "this family's norms are layer_norm");
+  config.RefuseUnless("mlp_type", "default", "this family has one kind of MLP");
+  ReadWindow(config, kMaxLength, AllLayersSlide(spec), seq_len, spec);
+}
+
+void ReadSmolLm3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {128256,
+                                2048,
+                                11008,
+                                36,
+                                16,
+                                /*num_kv_heads=*/4,
+                                /*head_dim=*/0,
+                                /*max_positions=*/32768};
+  defaults.tied = true;
+  defaults.rope_theta = 2000000.0;
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
+  ReadAttentionBias(config, Bias::kNone, spec);
+  spec.mlp_bias = ReadBias(config, "mlp_bias", Bias::kNone);
+  // 1: the layer has rotary embeddings; 0: it has no positions.
+  std::vector<int64_t> rotated = config.Ints("no_rope_layers", 0, 1);
+  if (rotated.empty()) {
+    const int64_t interval = config.Int("no_rope_layer_interval", 1, kMaxLayers, 4);
+    for (int64_t layer = 0; layer < spec.num_layers; ++layer) rotated.push_back((layer + 1) % interval != 0 ? 1 : 0);
+  } else {
+    config.Harmless({"no_rope_layer_interval"});
+  }
+  if (static_cast<int64_t>(rotated.size()) < spec.num_layers) {
+    config.Fail("no_rope_layers",
+                absl::StrCat("has ", rotated.size(), " entries for num_hidden_layers = ", spec.num_layers));
+    return;
+  }
+  const bool slides = config.Bool("use_sliding_window", false);
+  const SlidingLayers sliding =
+      ReadLayerTypes(config, spec, [&](int64_t layer) { return slides && rotated[layer] == 0; });
+  if (!slides && std::count(sliding.begin(), sliding.end(), 1) > 0)
+    config.Fail("layer_types", "\"sliding_attention\" needs use_sliding_window = true");
+  ReadWindow(config, kMaxLength, slides ? sliding : SlidingLayers(), seq_len, spec);
+  spec.layers.resize(static_cast<size_t>(spec.num_layers));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (rotated[i] == 0) spec.layers[i].positions = DecoderSpec::Layer::kNoRotary;
+  }
+}
+
+void ReadPhi3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {32064,
+                                3072,
+                                8192,
+                                32,
+                                32,
+                                /*num_kv_heads=*/0,
+                                /*head_dim=*/0,
+                                /*max_positions=*/4096,
+                                /*partial_rotary_factor=*/1.0};
+  defaults.rotary_model.kinds = RotaryModel::kLong;
+  defaults.rotary_model.original_length = config.Int("original_max_position_embeddings", 1, kMaxLength, 4096);
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-5);
+  // Written by published models, and read by no code of this family.
+  for (const char* key : {"attention_bias", "mlp_bias", "lm_head_bias"})
+    config.RefuseUnless(key, false, "this family has no biases");
+  for (const char* key : {"full_attn_mod", "interpolate_factor"})
+    config.RefuseUnless(key, 1, "this family has no such feature");
+  spec.qkv_layout = DecoderSpec::kStacked;
+  spec.mlp_kind = DecoderSpec::kGateUp;
+  spec.residual_dropout = ReadDropout(config, "resid_pdrop", 0.0);
+  ReadWindow(config, kMaxLength, AllLayersSlide(spec), seq_len, spec);
+}
+
+void ReadOlmo3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {50304, 4096, 11008, 32, 32};
+  defaults.rotary = LlamaLikeDefaults::kByType;
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-5);
+  spec.qk_norm = spec.norm;
+  spec.qk_norm_over = DecoderSpec::kAllHeads;
+  ReadAttentionBias(config, Bias::kNone, spec);
+  const SlidingLayers sliding = ReadLayerTypes(config, spec, [](int64_t layer) { return (layer + 1) % 4 != 0; });
+  ReadWindow(config, 4096, sliding, seq_len, spec);
+  constexpr double kTheta = 500000.0;
+  config.RefuseUnless(
+      "rope_theta", kTheta,
+      "transformers 4 takes it for all layers, transformers 5 for those of full_attention alone; say it "
+      "in rope_parameters, for full_attention and sliding_attention");
+  ReadRotariesByType(config, RotaryModelOf(seq_len, defaults, spec), kTheta, kTheta, sliding, spec);
+}
+
 DecoderNames Qwen3Names() {
   DecoderNames names;
   names.q_norm = "self_attn.q_norm";
@@ -184,6 +242,20 @@ DecoderNames Olmo2Names() {
 
 DecoderNames GlmNames() {
   DecoderNames names;
+  names.fused_mlp = "mlp.gate_up_proj";
+  return names;
+}
+
+DecoderNames Starcoder2Names() {
+  DecoderNames names;
+  names.up = "mlp.c_fc";
+  names.down = "mlp.c_proj";
+  return names;
+}
+
+DecoderNames Phi3Names() {
+  DecoderNames names;
+  names.qkv = "self_attn.qkv_proj";
   names.fused_mlp = "mlp.gate_up_proj";
   return names;
 }

@@ -7,6 +7,7 @@
 
 #include "graph/import/config_reader.h"
 #include "graph/import/decoder/decoder.h"
+#include "graph/import/rope.h"
 
 namespace tacc::graph {
 
@@ -21,11 +22,21 @@ struct LlamaLikeDefaults {
   int64_t max_positions = 2048;
   std::optional<double> partial_rotary_factor = std::nullopt;  // see RotaryModel
   double rope_theta = 10000.0;
+  bool tied = false;
+  double initializer_range = 0.02;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
+  // Whose rotary embedding is read: one of all layers, or the family reads those of its types of layers.
+  enum RotaryOf { kOfAllLayers, kByType } rotary = kOfAllLayers;
+  RotaryModel rotary_model;  // what of it these defaults and the sizes do not say
 };
 
 // Reads what they share: all but norms, biases and the family's own keys. Sizes come first, so that the rest of a
 // family's reader may use them.
 void ReadLlamaLike(ConfigReader& config, int64_t seq_len, const LlamaLikeDefaults& defaults, DecoderSpec& spec);
+
+// What a reader of rotary embeddings needs to know, once the sizes are read.
+RotaryModel RotaryModelOf(int64_t seq_len, const LlamaLikeDefaults& defaults, const DecoderSpec& spec);
 
 void ReadLlama(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadMistral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
@@ -36,22 +47,20 @@ void ReadOlmo2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadGranite(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadGlm(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);  // glm and glm4
 
+void ReadStarcoder2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+void ReadSmolLm3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+void ReadPhi3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+void ReadOlmo3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+
 DecoderNames Qwen3Names();
 DecoderNames Olmo2Names();
 DecoderNames GlmNames();
 DecoderNames Glm4Names();
+DecoderNames Starcoder2Names();
+DecoderNames Phi3Names();
 
 // The factors on embeddings, branches, scores and logits that Granite's families have.
 void ReadGraniteFactors(ConfigReader& config, DecoderSpec& spec);
-
-// Refuses, by name, a sliding_window that would leave tokens of a sample out. `layers` begins the message: "all
-// layers". An absent key means `fallback`, null no window.
-void RefuseSmallWindow(ConfigReader& config, const std::string& layers, int64_t fallback, int64_t seq_len);
-// The same for the layers that use_sliding_window, max_window_layers and layer_types choose, as Qwen has them: without
-// layer_types those from max_window_layers on, or of Qwen 2 MoE layers 0, 2, ... below it.
-enum class QwenWindows { kFromLayer, kEvenLayersBelow };
-void RefuseSmallWindowsOfQwen(ConfigReader& config, int64_t seq_len, const DecoderSpec& spec,
-                              QwenWindows windows = QwenWindows::kFromLayer);
 
 }  // namespace tacc::graph
 

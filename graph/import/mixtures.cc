@@ -47,7 +47,7 @@ void ReadMixtral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   defaults.rope_theta = 1e6;
   ReadLlamaLike(config, seq_len, defaults, spec);
   spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-5);
-  RefuseSmallWindow(config, "all layers", kMaxLength, seq_len);
+  ReadWindow(config, kMaxLength, AllLayersSlide(spec), seq_len, spec);
   config.RefuseUnless("router_jitter_noise", 0.0, "noise on the router's input is not supported");
   spec.experts = ReadExperts(config, {8, 2, 0.001});
   spec.experts->intermediate_size = spec.intermediate_size;
@@ -75,7 +75,7 @@ void ReadQwen2Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   ReadLlamaLike(config, seq_len, defaults, spec);
   spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
   spec.qkv_bias = ReadBias(config, "qkv_bias", Bias::kPresent);
-  RefuseSmallWindowsOfQwen(config, seq_len, spec, QwenWindows::kEvenLayersBelow);
+  ReadWindowsOfQwen(config, seq_len, spec, QwenWindows::kEvenLayersBelow);
   spec.experts = ReadExperts(config, {60, 4, 0.001});
   ReadQwenExperts(config, 1408, spec);
   spec.experts->shared_intermediate_size = config.Int("shared_expert_intermediate_size", 1, kMaxWidth, 5632);
@@ -94,7 +94,7 @@ void ReadQwen3Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   config.RefuseUnless("qkv_bias", false, "this family's biases are attention_bias");
   config.RefuseUnless("use_qk_norm", true, "this family normalizes queries and keys always");
   config.RefuseUnless("shared_expert_intermediate_size", 0, "experts that all tokens share are not supported");
-  RefuseSmallWindowsOfQwen(config, seq_len, spec);
+  ReadWindowsOfQwen(config, seq_len, spec);
   spec.experts = ReadExperts(config, {128, 8, 0.001});
   ReadQwenExperts(config, 768, spec);
 }

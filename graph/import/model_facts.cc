@@ -16,9 +16,10 @@ namespace {
 std::string Number(double value) { return Print(Attr(value)); }
 
 std::string KindOf(const NormSpec& norm) {
-  const char* learned = norm.affine == Affine::kNone     ? " without weights"
-                        : norm.affine == Affine::kWeight ? ""
-                                                         : " with bias";
+  const char* learned = norm.affine == Affine::kNone            ? " without weights"
+                        : norm.affine == Affine::kWeight        ? ""
+                        : norm.affine == Affine::kOnePlusWeight ? " with 1 + weights"
+                                                                : " with bias";
   return absl::StrCat(norm.kind == NormSpec::kRms ? "rms" : "layer", learned);
 }
 
@@ -66,6 +67,8 @@ std::string NameOf(DecoderSpec::QkvLayout layout) {
       return "stacked";
     case DecoderSpec::kInterleaved:
       return "interleaved";
+    case DecoderSpec::kGrouped:
+      return "grouped";
   }
   return "";
 }
@@ -82,6 +85,28 @@ std::string NameOf(DecoderSpec::Head head) {
   return "";
 }
 
+// What differs by layer.
+void AddLayers(const DecoderSpec& spec, std::map<std::string, std::string>& facts) {
+  std::vector<int64_t> sliding, local, unrotated;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    const DecoderSpec::Layer own = spec.LayerAt(layer);
+    if (own.window > 0) {
+      sliding.push_back(layer);
+      facts["sliding_window"] = absl::StrCat(own.window);
+    }
+    if (own.positions == DecoderSpec::Layer::kLocalRotary) local.push_back(layer);
+    if (own.positions == DecoderSpec::Layer::kNoRotary) unrotated.push_back(layer);
+  }
+  const auto add = [&](const char* name, const std::vector<int64_t>& of) {
+    if (!of.empty()) facts[name] = absl::StrJoin(of, ",");
+  };
+  if (static_cast<int64_t>(sliding.size()) < spec.num_layers) add("sliding_layers", sliding);
+  add("nope_layers", unrotated);
+  if (local.empty()) return;
+  add("local_layers", local);
+  for (const auto& [name, value] : spec.local_rotary->facts) facts[absl::StrCat("local_", name)] = value;
+}
+
 // Keys that families have for a fact.
 std::vector<std::string> KeysOf(const std::string& fact) {
   static const std::map<std::string, std::vector<std::string>> keys = {
@@ -95,7 +120,10 @@ std::vector<std::string> KeysOf(const std::string& fact) {
       {"head_dim", {"kv_channels"}},
       {"num_experts", {"num_local_experts"}},
       {"attention_scale", {"attention_multiplier"}},
-      {"residual_dropout", {"hidden_dropout"}}};
+      {"attention_dropout", {"attn_pdrop"}},
+      {"embedding_dropout", {"embd_pdrop"}},
+      {"local_rope_theta", {"rope_local_base_freq"}},
+      {"residual_dropout", {"hidden_dropout", "resid_pdrop"}}};
   if (const auto found = keys.find(fact); found != keys.end()) return found->second;
   std::vector<std::string> of_rope;
   absl::string_view name = fact;
@@ -140,6 +168,8 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
   facts["attention_norm"] = Places(spec.names.attention_norm, spec.names.attention_post_norm);
   facts["mlp_norm"] = Places(spec.names.mlp_norm, spec.names.mlp_post_norm);
   add_if(spec.residual_from == DecoderSpec::kFromNorm, "residual_from", "norm");
+  add_if(spec.branches != DecoderSpec::kInTurn, "branches", "parallel");
+  add_if(spec.branches == DecoderSpec::kParallelSum && spec.residual_dropout > 0, "dropout_of", "sum");
   if (spec.embedding_norm.has_value()) facts["embedding_norm"] = TextOf(*spec.embedding_norm);
   if (spec.qk_norm.has_value()) {
     facts["qk_norm"] = absl::StrCat(TextOf(*spec.qk_norm),
@@ -156,6 +186,12 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
         absl::StrCat(Number(*spec.clip_qkv), spec.clip_place == DecoderSpec::kAfterNorm ? ", after the norm" : "");
   }
   if (spec.attention_scale.has_value()) facts["attention_scale"] = Number(*spec.attention_scale);
+
+  add_if(spec.scaled_by_layer, "scale_attn_by_inverse_layer_idx", "true");
+  add_if(spec.attention_softcap != 0, "attn_logit_softcapping", Number(spec.attention_softcap));
+  add_if(spec.logit_softcap != 0, "final_logit_softcapping", Number(spec.logit_softcap));
+  add_if(spec.attention_dropout != 0, "attention_dropout", Number(spec.attention_dropout));
+  AddLayers(spec, facts);
 
   if (spec.rotary.has_value()) {
     facts.insert(spec.rotary->facts.begin(), spec.rotary->facts.end());

@@ -173,7 +173,7 @@ void ReadNativeOlmo(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.clip_qkv = config.OptionalFloat("clip_qkv", 1e-30, 1e30);
   spec.embedding_dropout = ReadDropout(config, "embedding_dropout", 0.1);
   spec.residual_dropout = ReadDropout(config, "residual_dropout", 0.1);
-  NoteAttentionDropout(config, 0.1, spec);
+  spec.attention_dropout = ReadDropout(config, "attention_dropout", 0.1);
   if (config.Bool("weight_tying", true)) spec.head = DecoderSpec::kTiedHead;
   // transformers' own key, which this class ignores.
   config.Harmless({"tie_word_embeddings"});

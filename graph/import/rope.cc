@@ -137,7 +137,8 @@ Rotary ReadDynamic(PlainRope& plain) {
         static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(plain.max_length()) -
         static_cast<float>(factor - 1);
     const auto dim = static_cast<double>(plain.dim);
-    made = PlainRotary(static_cast<float>(plain.theta) * Power(stretch, static_cast<float>(dim / (dim - 2))), plain.dim);
+    made =
+        PlainRotary(static_cast<float>(plain.theta) * Power(stretch, static_cast<float>(dim / (dim - 2))), plain.dim);
   }
   made.any_length = true;
   return made;
@@ -194,8 +195,7 @@ Rotary ReadLongrope(PlainRope& plain) {
   if (!wanted.has_value() && factor > 1 && original <= 1) {
     rope.Fail("original_max_position_embeddings", "wanted more than 1, or attention_factor beside it");
   }
-  const double attention =
-      wanted.value_or(factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original)));
+  const double attention = wanted.value_or(factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original)));
   const bool is_long = static_cast<double>(plain.model.seq_len) > original;
   Rotary made;
   std::map<std::string, std::string> lists;

@@ -22,7 +22,25 @@ using nlohmann::json;
 constexpr int64_t kBatch = 2, kSeq = 6, kVocab = 22;
 constexpr double kTolerance = 1e-11;
 
+// Where they have them with windows, soft caps and dropout of attention, each on one family at least.
+json ConfigOfGpt(const std::string& family) {
+  json config = {{"model_type", family}, {"vocab_size", kVocab}};
+  if (family == "gpt2") {
+    config.update({{"n_embd", 16}, {"n_layer", 2}, {"n_head", 4}, {"n_positions", 16}, {"n_inner", 18}});
+    config.update({{"attn_pdrop", 0.2}, {"resid_pdrop", 0.0}, {"embd_pdrop", 0.0}, {"tie_word_embeddings", false}});
+    return config;
+  }
+  config.update({{"hidden_size", 16}, {"num_hidden_layers", 2}, {"num_attention_heads", 4}});
+  config.update({{"max_position_embeddings", 32}, {"tie_word_embeddings", false}});
+  if (family == "gpt_neox") config.update({{"intermediate_size", 18}, {"rotary_pct", 0.5}});
+  if (family == "falcon") {
+    config.update({{"new_decoder_architecture", true}, {"num_kv_heads", 2}, {"bias", true}, {"ffn_hidden_size", 18}});
+  }
+  return config;
+}
+
 json Config(const std::string& family) {
+  if (family == "gpt2" || family == "gpt_neox" || family == "falcon") return ConfigOfGpt(family);
   if (family == "bloom")
     return {{"model_type", "bloom"}, {"vocab_size", kVocab}, {"hidden_size", 16}, {"n_layer", 2}, {"n_head", 4}};
   if (family == "hf_olmo") {
@@ -65,6 +83,11 @@ json Config(const std::string& family) {
   }
   if (family == "qwen2_moe" || family == "qwen3_moe") config["moe_intermediate_size"] = 10;
   if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 14;
+  if (family == "gemma3") config.update({{"model_type", "gemma3_text"}, {"sliding_window_pattern", 2}});
+  if (family == "gemma2" || family == "gemma3" || family == "olmo3") config["sliding_window"] = 3;
+  if (family == "gemma2") config.update({{"attn_logit_softcapping", 1.5}, {"final_logit_softcapping", 2.0}});
+  if (family == "smollm3") config.update({{"no_rope_layers", {1, 0}}, {"tie_word_embeddings", false}});
+  if (family == "starcoder2") config.update({{"sliding_window", 4}, {"attention_dropout", 0.3}});
   return config;
 }
 
@@ -112,6 +135,8 @@ std::vector<double> Train(const Program& program) {
         for (double& x : inputs[name].values) x = static_cast<double>(random() % kVocab);
       }
       inputs["step"] = Array{{}, {static_cast<double>(step)}};
+      inputs["sample"] = Array::Filled({kBatch}, 0);
+      for (int64_t b = 0; b < kBatch; ++b) inputs["sample"].values[b] = static_cast<double>(step * kBatch + b);
       return inputs;
     });
     EXPECT_TRUE(status.ok()) << status;

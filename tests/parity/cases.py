@@ -88,6 +88,52 @@ def _chatglm(name: str, sizes: tuple, groups: int | None, batch: int, seq_len: i
     return Case("chatglm", name, config | {"seq_length": 64} | more, batch, seq_len, draws)
 
 
+_ARCHITECTURES = {
+    "smollm3": "SmolLM3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "falcon": "FalconForCausalLM",
+}
+
+
+def _like_llama(family: str, *args, **more) -> Case:
+    """As _rotary, for families whose class has another name."""
+    case = _rotary(family, *args, architectures=[_ARCHITECTURES[family]], **more)
+    if family == "gemma3":
+        case.config["model_type"] = "gemma3_text"
+    return case
+
+
+def _gpt(family: str, name: str, sizes: dict, batch: int, seq_len: int, draws: int = 1, **more) -> Case:
+    config = {"model_type": family, "architectures": [_ARCHITECTURES[family]], **sizes}
+    return Case(family, name, config | {"max_position_embeddings": 64} | more, batch, seq_len, draws)
+
+
+def _gpt2(name: str, sizes: tuple, batch: int, seq_len: int, draws: int = 1, **more) -> Case:
+    vocab, width, layers, heads = sizes
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": vocab, "n_embd": width}
+    config |= {"n_layer": layers, "n_head": heads, "n_positions": 48}
+    config |= {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    return Case("gpt2", name, config | more, batch, seq_len, draws)
+
+
+def _falcon(name: str, sizes: tuple, batch: int, seq_len: int, draws: int = 1, **more) -> Case:
+    vocab, hidden, layers, heads = sizes
+    config = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return _gpt("falcon", name, config, batch, seq_len, draws, **more)
+
+
+def _longrope(original_length: int, pairs: int, **more) -> dict:
+    return {
+        "rope_type": "longrope",
+        "short_factor": [1 + 0.2 * i for i in range(pairs)],
+        "long_factor": [1.5 + 0.7 * i * i for i in range(pairs)],
+        "original_max_position_embeddings": original_length,
+        **more,
+    }
+
+
 def _baichuan(name: str, sizes: dict, batch: int, seq_len: int, **more) -> Case:
     config = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "rms_norm_eps": 1e-6}
     return Case("baichuan", name, config | sizes | more, batch, seq_len)
@@ -175,6 +221,99 @@ TRAINING_CASES = [
     _rotary(
         "glm4", "whole heads, linear rope", _sizes(109, 33, 61, 2, 3), 3, 3, 13, draws=3,
         head_dim=14, partial_rotary_factor=1.0, rope_scaling={"rope_type": "linear", "factor": 2.0},
+    ),
+    _rotary("starcoder2", "grouped heads, window", _sizes(93, 48, 67, 2, 6), 2, 3, 17, sliding_window=6),
+    _rotary(
+        "starcoder2", "no biases, own head", _sizes(71, 50, 45, 3, 5), 1, 2, 23, use_bias=False, tie_word_embeddings=False
+    ),
+    _rotary(
+        "starcoder2", "own keys, linear rope", _sizes(107, 42, 61, 2, 3), 3, 3, 11, draws=3,
+        rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 3000.0},
+    ),
+    _like_llama(
+        "smollm3", "every second layer without positions", _sizes(95, 60, 51, 2, 6), 2, 3, 17, draws=3,
+        no_rope_layer_interval=2,
+    ),
+    _like_llama(
+        "smollm3", "windows without positions, own head", _sizes(71, 50, 43, 3, 5), 1, 2, 21,
+        no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=7, tie_word_embeddings=False,
+    ),
+    _like_llama(
+        "smollm3", "biases, yarn", _sizes(107, 42, 57, 2, 3), 3, 3, 13, draws=3,
+        attention_bias=True, mlp_bias=True, rope_parameters=_yarn_rope(4.0, 16, rope_theta=900.0),
+    ),
+    _rotary(
+        "phi3", "longrope of short samples", _sizes(93, 48, 53, 2, 6), 2, 3, 17,
+        original_max_position_embeddings=32, rope_parameters=_longrope(32, 4, rope_theta=500.0),
+    ),
+    _rotary(
+        "phi3", "longrope of long samples, window", _sizes(69, 50, 45, 3, 5), 5, 2, 23,
+        original_max_position_embeddings=16, rope_scaling=_longrope(16, 5), sliding_window=9, tie_word_embeddings=True,
+    ),
+    _rotary(
+        "phi3", "three quarters rotated", _sizes(105, 48, 65, 2, 3), 1, 3, 13, draws=3, partial_rotary_factor=0.75
+    ),
+    _rotary(
+        "olmo3", "windows, yarn in full layers", _sizes(93, 36, 55, 4, 6), 6, 3, 17, draws=5, sliding_window=5,
+        rope_parameters={
+            "full_attention": _yarn_rope(4.0, 16, rope_theta=900.0),
+            "sliding_attention": {"rope_type": "default", "rope_theta": 900.0},
+        },
+    ),
+    _rotary(
+        "olmo3", "grouped heads, tied", _sizes(75, 50, 41, 3, 5), 1, 2, 21,
+        tie_word_embeddings=True, sliding_window=8, layer_types=["full_attention", "sliding_attention", "full_attention"],
+    ),
+    _rotary("olmo3", "biases, wide window", _sizes(117, 42, 67, 2, 3), 3, 3, 11, draws=3, attention_bias=True),
+    _rotary(
+        "gemma2", "windows and soft caps", _sizes(91, 36, 53, 2, 6), 2, 3, 17, head_dim=10,
+        sliding_window=5, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
+    ),
+    _rotary(
+        "gemma2", "biases, own head", _sizes(67, 50, 43, 3, 5), 1, 2, 23, draws=3, head_dim=14, sliding_window=7,
+        attention_bias=True, tie_word_embeddings=False, query_pre_attn_scalar=14, attn_logit_softcapping=1.0,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+    ),
+    _rotary(
+        "gemma2", "no caps", _sizes(109, 42, 61, 2, 3), 3, 3, 13, draws=3, head_dim=8,
+        attn_logit_softcapping=None, final_logit_softcapping=None, hidden_activation="gelu",
+    ),
+    _like_llama(
+        "gemma3", "windows of every second layer", _sizes(97, 36, 51, 4, 6), 2, 3, 17, draws=5, head_dim=10,
+        sliding_window=5, sliding_window_pattern=2, rope_local_base_freq=300.0, rope_theta=5000.0, query_pre_attn_scalar=10,
+    ),
+    _like_llama(
+        "gemma3", "linear rope in full layers, soft cap", _sizes(71, 50, 45, 3, 5), 1, 2, 21, draws=3, head_dim=14,
+        sliding_window=6, layer_types=["sliding_attention", "full_attention", "full_attention"],
+        rope_scaling={"rope_type": "linear", "factor": 3.0}, final_logit_softcapping=3.0, query_pre_attn_scalar=20,
+    ),
+    _like_llama(
+        "gemma3", "biases, own head, wide window", _sizes(113, 42, 57, 2, 3), 3, 3, 13, draws=3, head_dim=8,
+        attention_bias=True, tie_word_embeddings=False, sliding_window=64, query_pre_attn_scalar=8,
+    ),
+    _gpt2("plain GPT-2", (97, 36, 2, 6), 3, 17, draws=3),
+    _gpt2(
+        "own head, scores scaled by layer", (71, 50, 3, 5), 2, 21,
+        n_inner=47, scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False,
+    ),
+    _gpt2("scores not scaled, relu", (109, 42, 2, 3), 3, 13, draws=3, scale_attn_weights=False, activation_function="relu"),
+    _gpt("gpt_neox", "in parallel, a quarter rotated", _sizes(95, 48, 67, 2, 3), 3, 17),
+    _gpt(
+        "gpt_neox", "in turn, no biases, tied", _sizes(73, 50, 45, 3, 5), 2, 23, draws=3,
+        use_parallel_residual=False, attention_bias=False, tie_word_embeddings=True, rotary_pct=0.4, rotary_emb_base=500,
+    ),
+    _gpt(
+        "gpt_neox", "whole heads, linear rope", _sizes(107, 42, 61, 2, 7), 3, 11, draws=3,
+        rotary_pct=1.0, rope_scaling={"type": "linear", "factor": 2.0},
+    ),
+    _falcon("multi-query, in parallel", (95, 36, 2, 6), 3, 17),
+    _falcon(
+        "new architecture, grouped heads, biases", (73, 60, 3, 6), 2, 21, draws=3,
+        new_decoder_architecture=True, num_kv_heads=2, bias=True, rope_theta=700.0,
+    ),
+    _falcon(
+        "in turn, own keys, own head", (107, 42, 2, 7), 3, 13, draws=3,
+        parallel_attn=False, multi_query=False, bias=True, ffn_hidden_size=47, tie_word_embeddings=False,
     ),
     _mixture("mixtral", "grouped heads", _sizes(91, 36, 29, 2, 6), 2, (5, 2), 3, 17),
     _mixture("mixtral", "one expert a token, tied", _sizes(67, 42, 37, 2, 3), 1, (3, 1), 2, 23, tie_word_embeddings=True),
@@ -317,4 +456,29 @@ GRAPH_CASES = TRAINING_CASES + [
     _native_olmo("scaled logits", None, _SMALL_OLMO, 2, 13, rope=True, scale_logits=True),
     _native_olmo("ALiBi of another size", None, (71, 40, 2, 5), 2, 13, alibi=True, alibi_bias_max=6.0),
     _bloom("twelve heads", (107, 48, 1, 12), 2, 31),
+    _rotary("mistral", "short window", _SMALL, 2, 2, 21, sliding_window=5),
+    _rotary("mistral", "window of one token", _SMALL, 2, 2, 9, sliding_window=1),
+    _rotary(
+        "qwen2", "windows from a layer on", _sizes(51, 24, 31, 3, 4), 2, 2, 21,
+        use_sliding_window=True, sliding_window=4, max_window_layers=1,
+    ),
+    _rotary(
+        "qwen3", "windows by type", _sizes(51, 24, 31, 3, 4), 2, 2, 21, head_dim=6, use_sliding_window=True,
+        sliding_window=4, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    _rotary("llama", "longrope", _SMALL, 2, 2, 21, rope_scaling=_longrope(64, 3, factor=4.0)),
+    _rotary(
+        "llama", "longrope, stretched, with attention factor", _SMALL, 2, 2, 30,
+        rope_scaling=_longrope(16, 3, attention_factor=1.25),
+    ),
+    _mixture("mixtral", "short window", _SMALL, 2, (4, 2), 2, 21, sliding_window=5),
+    _mixture(
+        "qwen2_moe", "windows of even layers below one", _sizes(51, 24, 31, 4, 4), 2, (4, 2), 2, 21,
+        moe_intermediate_size=17, shared_expert_intermediate_size=13,
+        use_sliding_window=True, sliding_window=5, max_window_layers=2,
+    ),
+    _falcon(
+        "new architecture, one norm", (51, 24, 2, 4), 2, 13,
+        new_decoder_architecture=True, num_kv_heads=4, num_ln_in_parallel_attn=1,
+    ),
 ]

@@ -55,7 +55,7 @@ class TransformersModel(nn.Module):
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = copy.deepcopy(config)
-        attention = "eager" if config["model_type"] == "bloom" else "sdpa"
+        attention = "eager" if config["model_type"] in ("bloom", "gemma2") else "sdpa"
         hf_config = AutoConfig.for_model(config.pop("model_type"), **config)
         kernels = {"experts_implementation": "eager"} if hasattr(hf_config, "num_experts_per_tok") else {}
         self.inner = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention, **kernels)
@@ -108,9 +108,10 @@ def build(case: Case, seed: int) -> nn.Module:
 
 
 def _centre(module: nn.Module, parameter: nn.Parameter) -> float:
-    """Norm weights lie around one, biases around zero."""
+    """Norms multiply by around one, biases lie around zero."""
     name = next(n for n, p in module.named_parameters() if p is parameter)
-    return 1.0 if name.endswith("weight") else 0.0
+    adds_one = isinstance(module, TransformersModel) and module.inner.config.model_type in ("gemma2", "gemma3_text")
+    return 1.0 if name.endswith("weight") and not adds_one else 0.0
 
 
 def stored(
@@ -120,6 +121,8 @@ def stored(
     prefix = "inner." if isinstance(module, TransformersModel) else ""
     tensors = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
     family = module.inner.config.model_type if prefix else ""
+    if family == "gpt_neox" and "lm_head.weight" in tensors:
+        tensors["embed_out.weight"] = tensors.pop("lm_head.weight")  # as transformers' files call it
     return {stored_name: part for name, t in tensors.items() for stored_name, part in _as_stored(name, t, family)}
 
 
@@ -228,10 +231,20 @@ def bloom_slopes_in_double() -> Callable[[], None]:
     return undo
 
 
-def inv_freq_of(case: Case, module: nn.Module) -> torch.Tensor | None:
-    """The frequencies of the reference's rotary embedding, in float64, or None."""
-    if isinstance(module, TransformersModel) and case.family != "bloom":
-        return module.inner.model.rotary_emb.inv_freq.double()
+def inv_freqs_of(case: Case, module: nn.Module) -> list[torch.Tensor]:
+    """The frequencies of the reference's rotary embeddings, in float64, those of layers that see all keys first."""
+    if isinstance(module, TransformersModel):
+        rotary = getattr(module.inner.base_model, "rotary_emb", None)
+        if rotary is None:
+            return []
+        names = [f"{kind}_inv_freq" for kind in ("full_attention", "sliding_attention")]
+        found = [getattr(rotary, name) for name in names if hasattr(rotary, name)] or [rotary.inv_freq]
+        return [f.double() for f in (found[:1] if len(found) > 1 and torch.equal(*found) else found)]
+    inv_freq = _own_inv_freq(case)
+    return [] if inv_freq is None else [inv_freq]
+
+
+def _own_inv_freq(case: Case) -> torch.Tensor | None:
     config = case.config
     if case.family == "chatglm":
         return chatglm_inv_freq(config).double()

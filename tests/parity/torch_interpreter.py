@@ -99,12 +99,16 @@ def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *m
     repeats = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(repeats, dim=2), v.repeat_interleave(repeats, dim=2)
     scores = torch.einsum("bihd,bjhd->bhij", q, k) * node.attrs["scale"]
+    if cap := node.attrs.get("softcap", 0):
+        scores = cap * torch.tanh(scores / cap)
     i, j = torch.arange(q.shape[1])[:, None], torch.arange(k.shape[1])[None, :]
     if "alibi_slopes" in node.attrs:
         slopes = torch.tensor(node.attrs["alibi_slopes"], dtype=scores.dtype)
         scores = scores + slopes[:, None, None] * (j - i)
     if node.attrs["causal"]:
         scores = scores.masked_fill(j > i, float("-inf"))
+    if window := node.attrs.get("window", 0):
+        scores = scores.masked_fill(j <= i - window, float("-inf"))
     values = v
     if node.attrs.get("sinks", False):  # one more key, of value 0
         sinks = more[0][None, :, None, None].expand(*scores.shape[:3], 1)

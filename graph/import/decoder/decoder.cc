@@ -1,6 +1,8 @@
 #include "graph/import/decoder/decoder.h"
 
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -29,16 +31,8 @@ class DecoderBuilder : private DecoderParts {
     if (spec_.has_dropout() || experts_.has_aux_loss())
       sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {options_.batch}});
     ValueId x = Embed();
-    if (spec_.rotary.has_value()) {
-      b_.SetModule(ModuleOf(spec_.names.embedding));
-      const std::vector<ValueId> table = b_.AddMany("rope_table", {},
-                                                    {{"inv_freq", spec_.rotary->inv_freq},
-                                                     {"attention_scale", spec_.rotary->attention_scale},
-                                                     {"length", options_.seq_len}},
-                                                    2);
-      cos_ = table[0];
-      sin_ = table[1];
-    }
+    if (spec_.rotary.has_value()) AddTables(*spec_.rotary, DecoderSpec::Layer::kRotary);
+    if (spec_.local_rotary.has_value()) AddTables(*spec_.local_rotary, DecoderSpec::Layer::kLocalRotary);
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) x = Layer(layer, x);
     const ValueId logits = Head(Norm(spec_.names.final_norm, spec_.norm, x, Hidden()));
     if (options_.outputs == DecoderBuildOptions::kLogits) {
@@ -52,6 +46,17 @@ class DecoderBuilder : private DecoderParts {
   }
 
  private:
+  // The cosines and sines of layers with these positions, if there are any.
+  void AddTables(const Rotary& rotary, DecoderSpec::Layer::Positions positions) {
+    bool is_used = false;
+    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) is_used |= spec_.LayerAt(layer).positions == positions;
+    if (!is_used) return;
+    b_.SetModule(ModuleOf(spec_.names.embedding));
+    tables_[positions] = b_.AddMany(
+        "rope_table", {},
+        {{"inv_freq", rotary.inv_freq}, {"attention_scale", rotary.attention_scale}, {"length", options_.seq_len}}, 2);
+  }
+
   ValueId Dropout(ValueId x, double rate) {
     if (rate == 0) return x;
     return b_.Add("dropout", {x, step_, sample_},
@@ -81,9 +86,24 @@ class DecoderBuilder : private DecoderParts {
   ValueId Layer(int64_t layer, ValueId x) {
     const DecoderNames& names = spec_.names;
     const std::string path = spec_.LayerPath(layer);
+    if (spec_.branches != DecoderSpec::kInTurn) return ParallelLayer(path, layer, x);
     x = Branch(path, names.attention_norm, names.attention_post_norm, x,
                [&](ValueId h) { return Attention(path, layer, h); });
     return Branch(path, names.mlp_norm, names.mlp_post_norm, x, [&](ValueId h) { return Mlp(path, layer, h); });
+  }
+
+  // x plus attention and the MLP, both of x.
+  ValueId ParallelLayer(const std::string& path, int64_t layer, ValueId x) {
+    const DecoderNames& names = spec_.names;
+    const ValueId h = Norm(Join(path, names.attention_norm), spec_.norm, x, Hidden());
+    const ValueId attention = Attention(path, layer, h);
+    const ValueId mlp =
+        Mlp(path, layer, names.mlp_norm.empty() ? h : Norm(Join(path, names.mlp_norm), spec_.norm, x, Hidden()));
+    b_.SetModule(path);
+    if (spec_.branches == DecoderSpec::kParallelSum)
+      return b_.Add("add", {x, Dropout(b_.Add("add", {attention, mlp}), spec_.residual_dropout)});
+    for (ValueId branch : {attention, mlp}) x = b_.Add("add", {x, Dropout(branch, spec_.residual_dropout)});
+    return x;
   }
 
   // x + dropout(post_norm(branch(norm(x)))), or what the family makes of it.
@@ -120,6 +140,13 @@ class DecoderBuilder : private DecoderParts {
     if (spec_.qkv_layout == DecoderSpec::kInterleaved) {
       const ValueId qkv = project("bsk,htdk->bshtd", {Heads(), {3, ""}, HeadDim()});
       return {Entry(qkv, 3, 0), Entry(qkv, 3, 1), Entry(qkv, 3, 2)};
+    }
+    if (spec_.qkv_layout == DecoderSpec::kGrouped) {
+      const int64_t group = spec_.num_heads / spec_.num_kv_heads;
+      const ValueId qkv = project("bsk,htdk->bshtd", {kv_heads, {group + 2, ""}, HeadDim()});
+      const ValueId q =
+          b_.Reshape(b_.Slice(qkv, 3, 0, group), {options_.batch, options_.seq_len, spec_.num_heads, spec_.head_dim});
+      return {q, Entry(qkv, 3, group), Entry(qkv, 3, group + 1)};
     }
     if (kv_heads.size == spec_.num_heads) {
       const ValueId qkv = project("bsk,thdk->bsthd", {{3, ""}, Heads(), HeadDim()});
@@ -160,14 +187,27 @@ class DecoderBuilder : private DecoderParts {
     qkv.k = QkNorm(Join(path, names.k_norm), qkv.k);
     b_.SetModule(Join(path, names.attention));
     for (ValueId* x : {&qkv.q, &qkv.k, &qkv.v}) *x = Clip(*x, DecoderSpec::kAfterNorm);
-    if (spec_.rotary.has_value()) {
-      const std::string style = spec_.rotary->pairs == Rotary::kHalves ? "half" : "interleaved";
-      for (ValueId* x : {&qkv.q, &qkv.k}) *x = b_.Add("rotary", {*x, cos_, sin_}, {{"style", style}});
+    const DecoderSpec::Layer own = spec_.LayerAt(layer);
+    if (const auto table = tables_.find(own.positions); table != tables_.end()) {
+      const Rotary& rotary = own.positions == DecoderSpec::Layer::kRotary ? *spec_.rotary : *spec_.local_rotary;
+      const std::string style = rotary.pairs == Rotary::kHalves ? "half" : "interleaved";
+      for (ValueId* x : {&qkv.q, &qkv.k})
+        *x = b_.Add("rotary", {*x, table->second[0], table->second[1]}, {{"style", style}});
     }
-    const double scale = spec_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+    double scale = spec_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+    if (spec_.scaled_by_layer) scale /= static_cast<double>(layer + 1);
+    std::vector<ValueId> operands = {qkv.q, qkv.k, qkv.v};
     Attrs attrs = {{"causal", true}, {"scale", scale}};
     if (!spec_.alibi_slopes.empty()) attrs["alibi_slopes"] = spec_.alibi_slopes;
-    const ValueId out = b_.AddMany("attention", {qkv.q, qkv.k, qkv.v}, attrs, 2)[0];
+    if (own.window > 0) attrs["window"] = own.window;
+    if (spec_.attention_softcap > 0) attrs["softcap"] = spec_.attention_softcap;
+    if (spec_.attention_dropout > 0) {
+      attrs["dropout"] = spec_.attention_dropout;
+      attrs["dropout_key"] = num_dropouts_++;
+      attrs["dropout_seed"] = options_.dropout_seed;
+      operands.insert(operands.end(), {step_, sample_});
+    }
+    const ValueId out = b_.AddMany("attention", std::move(operands), std::move(attrs), 2)[0];
     return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {Hidden()}, {Heads(), HeadDim()},
                    spec_.attention_out_bias, spec_.init.attention_out(layer));
   }
@@ -216,13 +256,15 @@ class DecoderBuilder : private DecoderParts {
       }
       logits = b_.Einsum("bsk,nk->bsn", x, weight);
     }
-    return Scaled(logits, spec_.logit_scale);
+    logits = Scaled(logits, spec_.logit_scale);
+    if (spec_.logit_softcap == 0) return logits;
+    return b_.Scale(b_.Add("tanh", {b_.Scale(logits, 1 / spec_.logit_softcap)}), spec_.logit_softcap);
   }
 
   const DecoderBuildOptions& options_;
   ExpertsBuilder experts_;
   ValueId tokens_ = kNoValue, targets_ = kNoValue, step_ = kNoValue, sample_ = kNoValue;
-  ValueId cos_ = kNoValue, sin_ = kNoValue;
+  std::map<DecoderSpec::Layer::Positions, std::vector<ValueId>> tables_;  // cosines and sines
   ValueId embedding_ = kNoValue;
   int64_t num_dropouts_ = 0;
 };

@@ -50,8 +50,8 @@ struct DecoderNames {
               shared_down = "mlp.shared_expert.down_proj";
 };
 
-// What a norm has to learn.
-enum class Affine { kNone, kWeight, kWeightBias };
+// What a norm has to learn. kOnePlusWeight: rows are multiplied by 1 + the weight (Gemma).
+enum class Affine { kNone, kWeight, kWeightBias, kOnePlusWeight };
 
 struct NormSpec {
   enum Kind { kRms, kLayer } kind = kRms;
@@ -110,8 +110,15 @@ struct DecoderSpec {
   enum ResidualFrom { kFromInput, kFromNorm } residual_from = kFromInput;  // what the branch is added to
   std::optional<NormSpec> embedding_norm;
 
-  // How q, k and v lie in the files: three matrices, one after the other in one, or [H, 3, D] in one (K = H).
-  enum QkvLayout { kSeparate, kStacked, kInterleaved } qkv_layout = kSeparate;
+  // Branches of a layer: the MLP after attention; both of the layer's input, whose dropouts are apart, or one of their
+  // sum. In parallel an MLP without a norm of its own takes attention's.
+  enum Branches { kInTurn, kParallel, kParallelSum } branches = kInTurn;
+
+  // How q, k and v lie in the files: three matrices; one after the other in one; [H, 3, D] in one (K = H); or for each
+  // key-value head its query heads, it and its values: [K, H/K + 2, D].
+  enum QkvLayout { kSeparate, kStacked, kInterleaved, kGrouped } qkv_layout = kSeparate;
+  // Matrices of layers lie in the files as [in, out], not [out, in] (GPT-2).
+  bool transposed_matrices = false;
   Bias qkv_bias = Bias::kNone;
   Bias attention_out_bias = Bias::kNone;
   std::optional<double> clip_qkv;
@@ -120,7 +127,16 @@ struct DecoderSpec {
   enum QkNormOver { kHeadDim, kAllHeads } qk_norm_over = kHeadDim;
 
   std::optional<double> attention_scale;  // of scores; absent: 1 / sqrt(D)
-  std::optional<Rotary> rotary;
+  bool scaled_by_layer = false;           // scores of layer i are divided by i + 1
+  double attention_softcap = 0;           // bends scores: cap * tanh(score / cap); 0: none
+  double attention_dropout = 0;           // of probabilities
+  std::optional<Rotary> rotary, local_rotary;
+  // What attention is in one layer.
+  struct Layer {
+    int64_t window = 0;  // a token sees so many up to itself; 0: all before it
+    enum Positions { kRotary, kLocalRotary, kNoRotary } positions = kRotary;
+  };
+  std::vector<Layer> layers;         // empty: none differs from the default
   std::vector<double> alibi_slopes;  // empty: none
   int64_t learned_positions = 0;     // rows; 0: none
 
@@ -143,12 +159,14 @@ struct DecoderSpec {
   bool stored_head_counts = false;
   Bias head_bias = Bias::kNone;
   double logit_scale = 1.0;
+  double logit_softcap = 0;  // bends logits; 0: none
 
   std::vector<std::string> notes;  // what of config.json is done in another way than it says
 
   // Module path of a layer.
   std::string LayerPath(int64_t layer) const;
-  bool has_dropout() const { return embedding_dropout > 0 || residual_dropout > 0; }
+  Layer LayerAt(int64_t layer) const { return layers.empty() ? Layer() : layers[layer]; }
+  bool has_dropout() const { return embedding_dropout > 0 || residual_dropout > 0 || attention_dropout > 0; }
 };
 
 struct DecoderBuildOptions {

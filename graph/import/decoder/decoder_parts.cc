@@ -11,6 +11,13 @@ int64_t Product(const WeightDims& dims) {
   return product;
 }
 
+// The text of an einsum "x,oi->y" whose weight has its dims `i` before its `num_out` dims `o`.
+std::string WithTransposedWeight(const std::string& spec, size_t num_out) {
+  const size_t begin = spec.find(',') + 1, end = spec.find("->");
+  const std::string weight = spec.substr(begin, end - begin);
+  return absl::StrCat(spec.substr(0, begin), weight.substr(num_out), weight.substr(0, num_out), spec.substr(end));
+}
+
 }  // namespace
 
 std::string Join(const std::string& a, const std::string& b) { return b.empty() ? a : absl::StrCat(a, ".", b); }
@@ -36,10 +43,12 @@ ValueId DecoderParts::Param(const std::string& name, const WeightDims& dims, con
 ValueId DecoderParts::Project(const std::string& name, const std::string& spec, ValueId x, const WeightDims& out,
                               const WeightDims& in, Bias bias, const std::string& init, const std::string& rows) {
   b_.SetModule(name);
-  WeightDims dims = out;
-  dims.insert(dims.end(), in.begin(), in.end());
-  const ValueId weight = Param(absl::StrCat(name, ".weight", rows), dims, {Product(out), Product(in)}, init);
-  ValueId y = b_.Einsum(spec, x, weight);
+  const bool is_transposed = spec_.transposed_matrices && name != spec_.names.head;
+  const WeightDims &first = is_transposed ? in : out, &second = is_transposed ? out : in;
+  WeightDims dims = first;
+  dims.insert(dims.end(), second.begin(), second.end());
+  const ValueId weight = Param(absl::StrCat(name, ".weight", rows), dims, {Product(first), Product(second)}, init);
+  ValueId y = b_.Einsum(is_transposed ? WithTransposedWeight(spec, out.size()) : spec, x, weight);
   if (bias == Bias::kPresent)
     y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias", rows), out, {Product(out)}, "zeros")});
   return y;
@@ -49,7 +58,10 @@ ValueId DecoderParts::Norm(const std::string& name, const NormSpec& norm, ValueI
   b_.SetModule(name);
   const Attrs attrs = {{"eps", norm.eps}};
   ValueId weight = kNoValue, bias = kNoValue;
-  if (norm.affine != Affine::kNone) weight = Param(absl::StrCat(name, ".weight"), {dim}, {dim.size}, "ones");
+  const bool one_plus = norm.affine == Affine::kOnePlusWeight;
+  if (norm.affine != Affine::kNone)
+    weight = Param(absl::StrCat(name, ".weight"), {dim}, {dim.size}, one_plus ? "zeros" : "ones");
+  if (one_plus) weight = b_.Add("add_scalar", {weight}, {{"value", 1.0}});
   if (norm.affine == Affine::kWeightBias) bias = Param(absl::StrCat(name, ".bias"), {dim}, {dim.size}, "zeros");
   if (norm.kind == NormSpec::kRms) {
     if (weight == kNoValue) weight = b_.Constant(1.0, {DType::kF32, {dim.size}});

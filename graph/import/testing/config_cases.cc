@@ -12,7 +12,7 @@ using nlohmann::json;
 json Rope(const json& parameters) { return {{"rope_parameters", parameters}}; }
 
 std::vector<Flip> CommonFlips() {
-  return {{"model_type", "gpt2"},
+  return {{"model_type", "t5"},
           {"architectures", {"LlamaForSequenceClassification"}},
           {"dtype", "int8"},
           {"torch_dtype", "float8"},
@@ -98,11 +98,6 @@ std::vector<Flip> LlamaLikeFlips(const json& partial_factor) {
   return flips;
 }
 
-struct FamilyFlips {
-  std::set<std::string> families;
-  std::vector<Flip> flips;
-};
-
 const json kNoRope = {{"rope", false}}, kGatedInits = {{"init_fn", "full_megatron"}};
 
 // Beside those of all families and of all that are like Llama.
@@ -140,7 +135,7 @@ const FamilyFlips kFamilyFlips[] = {
     {{"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"},
      {{"use_sliding_window", true, {{"sliding_window", 7}, {"max_window_layers", 1}}},
       {"sliding_window", 7, {{"use_sliding_window", true}, {"max_window_layers", 1}}},
-      {"max_window_layers", 1, {{"use_sliding_window", true}, {"sliding_window", 7}}},
+      {"max_window_layers", 0, {{"use_sliding_window", true}, {"sliding_window", 7}}},
       {"layer_types", {"full_attention"}},
       {"layer_types", {"full_attention", "sliding_attention"}},
       {"layer_types", {"full_attention", "sliding_attention"}, {{"use_sliding_window", true}, {"sliding_window", 7}}},
@@ -257,9 +252,9 @@ const FamilyFlips kFamilyFlips[] = {
 }  // namespace
 
 bool IsLlamaLike(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"llama",     "mistral",   "qwen2", "qwen3",     "olmo",
-                                                  "olmo2",     "granite",   "glm",   "glm4",      "mixtral",
-                                                  "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
+  static const std::set<std::string> kFamilies = {
+      "llama",  "mistral", "qwen2",   "qwen3", "olmo", "olmo2",   "olmo3",     "smollm3",   "phi3",  "starcoder2",
+      "gemma2", "gemma3",  "granite", "glm",   "glm4", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
 }
 
@@ -282,6 +277,7 @@ json BaseConfig(const std::string& family) {
             {"attention_dropout", 0.0},
             {"rope", true}};
   }
+  if (const json dense = BaseOfGpt(family); !dense.is_null()) return dense;
   if (family == "chatglm") {
     return {{"model_type", "chatglm"},
             {"padded_vocab_size", 50},
@@ -299,6 +295,7 @@ json BaseConfig(const std::string& family) {
                  {"max_position_embeddings", 32}};
   if (IsLlamaLike(family)) config["num_key_value_heads"] = 4;
   if (family == "glm" || family == "glm4") config["head_dim"] = 8;
+  config.update(MoreOfBase(family));
   if (IsMixture(family)) {
     config[family == "granitemoe" ? "num_local_experts" : "num_experts"] = 6;
     config["num_experts_per_tok"] = 2;
@@ -319,13 +316,16 @@ json With(json config, const json& changes) {
 std::vector<Flip> FlipsOf(const std::string& family) {
   std::vector<Flip> flips = CommonFlips();
   auto add = [&](const std::vector<Flip>& more) { flips.insert(flips.end(), more.begin(), more.end()); };
+  static const std::set<std::string> kBiasless = {"mistral", "qwen2", "mixtral", "qwen2_moe", "starcoder2"};
   const bool is_glm = family == "glm" || family == "glm4";
   if (IsLlamaLike(family)) {
-    add(LlamaLikeFlips(is_glm ? 0.25 : 0.5));
-    if (family != "olmo") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
-    if (family != "mistral" && family != "qwen2" && family != "mixtral" && family != "qwen2_moe")
-      add({{"attention_bias", !is_glm}});
+    for (const Flip& flip : LlamaLikeFlips(is_glm ? 0.25 : family == "phi3" ? 0.4 : 0.5)) {
+      if (!IsOfOtherKey(family, flip)) flips.push_back(flip);
+    }
+    if (family != "olmo" && family != "starcoder2") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
+    if (kBiasless.count(family) == 0) add({{"attention_bias", !is_glm}});
   }
+  add(DenseFlips(family));
   for (const FamilyFlips& more : kFamilyFlips) {
     if (more.families.count(family) > 0) add(more.flips);
   }

@@ -1,12 +1,13 @@
+// Small configurations of every family, and what may be changed in them.
 #ifndef TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_
 #define TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "nlohmann/json.hpp"
 
-// Small configurations of every family, and what may be changed in them.
 namespace tacc::graph {
 
 // Whether the family is read as Llama is, with keys of the same names; whether its layers have experts.
@@ -28,6 +29,18 @@ struct Flip {
 
 // Each key that the family reads, changed: another graph follows, or an error that names the key.
 std::vector<Flip> FlipsOf(const std::string& family);
+
+struct FamilyFlips {
+  std::set<std::string> families;
+  std::vector<Flip> flips;
+};
+
+// Of the families that are dense and no variants of LLaMA's keys alone (dense_config_cases.cc).
+nlohmann::json BaseOfGpt(const std::string& family);   // null: another family
+nlohmann::json MoreOfBase(const std::string& family);  // of one like LLaMA
+std::vector<Flip> DenseFlips(const std::string& family);
+// Whether the family has another key in place of the flip's.
+bool IsOfOtherKey(const std::string& family, const Flip& flip);
 
 }  // namespace tacc::graph
 
