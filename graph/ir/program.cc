@@ -12,6 +12,21 @@ absl::string_view Name(StateKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
+namespace {
+
+constexpr const char* kRoles[] = {"trained", "frozen", "adapter", "buffer"};
+
+}  // namespace
+
+absl::string_view Name(WeightRole role) { return kRoles[static_cast<int>(role)]; }
+
+std::optional<WeightRole> FindWeightRole(absl::string_view name) {
+  for (WeightRole role : {WeightRole::kTrained, WeightRole::kFrozen, WeightRole::kAdapter, WeightRole::kBuffer}) {
+    if (name == Name(role)) return role;
+  }
+  return std::nullopt;
+}
+
 int64_t SlotStride(const State& state) {
   constexpr int64_t kAlignment = 64;
   return (state.type.bytes() + kAlignment - 1) / kAlignment * kAlignment;

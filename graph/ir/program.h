@@ -3,6 +3,7 @@
 #define TACC_GRAPH_IR_PROGRAM_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,6 +22,17 @@ absl::string_view Name(Level level);
 enum class StateKind { kWeight, kCopy, kOptimizer, kLossScale, kGradient, kCounter, kStash };
 absl::string_view Name(StateKind kind);
 
+// What a training does with a weight.
+enum class WeightRole {
+  kTrained,
+  kFrozen,   // reads it only: no gradient, no optimizer states
+  kAdapter,  // trains it beside the model, whose files do not have it
+  kBuffer,   // reads it only, and saves it with what is trained: it is part of the model
+};
+absl::string_view Name(WeightRole role);
+// None: no role has that name.
+std::optional<WeightRole> FindWeightRole(absl::string_view name);
+
 // A value that lives across calls, one copy a rank, bound by name. Names: weights/W, copies/W, exp_avg/W, exp_avg_sq/W,
 // gradients/W, counters/C, stash/V, with W a parameter of the model and V a value; loss_scale/S (build_training.h).
 //
@@ -34,6 +46,7 @@ struct State {
   // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros",
   // "uniform(LOW,HIGH)"; else "zeros", "copy" (a cast of weights/W) or "constant(VALUE)" (of the loss scale).
   std::string init;
+  WeightRole role = WeightRole::kTrained;  // weights
   Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it
   // The model's tensor's own dims, which checkpoints and other graphs' values have, where its leading dims are merged
   // here so that shards lie in equal rows. Else empty.

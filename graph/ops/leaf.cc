@@ -47,7 +47,8 @@ void AddLeafOps(OpTable& table) {
   table.Add(input);
   table.Add(Leaf("param", {{"init", AttrKind::kString, AttrSpec::kOptional},
                            {"stored", AttrKind::kInts, AttrSpec::kOptional},
-                           {"axes", AttrKind::kStrings, AttrSpec::kOptional}}));
+                           {"axes", AttrKind::kStrings, AttrSpec::kOptional},
+                           {"role", AttrKind::kString, AttrSpec::kOptional}}));
   table.Add(Leaf("read", {}));
   table.Add(End("output"));
   table.Add(End("store"));

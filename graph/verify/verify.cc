@@ -60,6 +60,13 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
       state.kind == StateKind::kCopy && states.Find(weight) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(what, " is a copy, but there is no \"", weight, "\""));
   }
+  if (state.role != WeightRole::kTrained && state.kind != StateKind::kWeight)
+    return absl::InvalidArgumentError(absl::StrCat(what, " is ", Name(state.role), "; only weights may be"));
+  if (state.kind == StateKind::kGradient || state.kind == StateKind::kOptimizer) {
+    const State* weight = states.Find(WeightState(ParameterOf(state)));
+    if (weight != nullptr && (weight->role == WeightRole::kFrozen || weight->role == WeightRole::kBuffer))
+      return absl::InvalidArgumentError(absl::StrCat(what, " is of a frozen weight"));
+  }
   if (absl::Status status = CheckPlacement(state.type, state.placement, program.mesh); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", status.message()));
   }

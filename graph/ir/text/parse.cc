@@ -163,6 +163,13 @@ class Parser : public PhraseParser {
               place, absl::StrCat("unknown kind '", std::get<std::string>(attr),
                                   "'; wanted weight, copy, optimizer, loss_scale, gradient, counter or stash"));
         }
+      } else if (key == "role" && std::holds_alternative<std::string>(attr)) {
+        const std::optional<WeightRole> role = FindWeightRole(std::get<std::string>(attr));
+        if (!role.has_value()) {
+          return lexer_.Error(place, absl::StrCat("unknown role '", std::get<std::string>(attr),
+                                                  "'; wanted trained, frozen, adapter or buffer"));
+        }
+        state.role = *role;
       } else if (key == "init" && std::holds_alternative<std::string>(attr)) {
         state.init = std::get<std::string>(attr);
       } else if (key == "stored" && std::holds_alternative<std::vector<int64_t>>(attr)) {
@@ -178,11 +185,10 @@ class Parser : public PhraseParser {
       } else if (key == "owner" && std::holds_alternative<int64_t>(attr)) {
         state.owner = static_cast<int>(std::get<int64_t>(attr));
       } else {
-        return lexer_.Error(
-            place,
-            absl::StrCat("attribute '", key,
-                         "' of a state is unknown or of a wrong type; wanted kind, init, stored, merged_from, axes, "
-                         "slots, owner, at"));
+        return lexer_.Error(place,
+                            absl::StrCat("attribute '", key,
+                                         "' of a state is unknown or of a wrong type; wanted kind, init, role, stored, "
+                                         "merged_from, axes, slots, owner, at"));
       }
     }
     program->states.push_back(std::move(state));

@@ -124,6 +124,7 @@ std::string Print(const Program& program) {
   for (const State& state : program.states) {
     absl::StrAppend(&out, "state ", Quote(state.name), " : ", PrintType(state.type, state.placement, -1, program.mesh),
                     " kind=", Name(state.kind), " init=", PrintString(state.init));
+    if (state.role != WeightRole::kTrained) absl::StrAppend(&out, " role=", Name(state.role));
     if (!state.stored_dims.empty()) absl::StrAppend(&out, " stored=", DimsToString(state.stored_dims));
     if (!state.merged_from.empty()) absl::StrAppend(&out, " merged_from=", DimsToString(state.merged_from));
     if (!state.axes.empty()) absl::StrAppend(&out, " axes=", Print(Attr(state.axes)));

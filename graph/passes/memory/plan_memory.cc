@@ -180,6 +180,7 @@ absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std:
     switch (state.kind) {
       case StateKind::kWeight:
         use.weights_bytes += bytes;
+        if (state.role == WeightRole::kFrozen) use.frozen_bytes += bytes;
         break;
       case StateKind::kCopy:
         use.copies_bytes += bytes;

@@ -33,7 +33,8 @@ struct Assignment {
 Assignment AssignOffsets(const std::vector<BufferLife>& buffers);
 
 struct MemoryUse {
-  int64_t weights_bytes = 0;  // fp32 masters
+  int64_t weights_bytes = 0;  // fp32 masters, and what is frozen
+  int64_t frozen_bytes = 0;   // of them, what is not trained
   int64_t copies_bytes = 0;   // narrower copies
   int64_t optimizer_bytes = 0;
   int64_t gradients_bytes = 0;

@@ -19,7 +19,8 @@ namespace {
 
 struct Parameter {
   std::string name;
-  TensorType type;          // of the master weight
+  WeightRole role = WeightRole::kTrained;
+  TensorType type;          // of the master weight; of one that is frozen, of all that is kept of it
   DType use = DType::kF32;  // in which the model reads it
   Dims stored_dims;
   std::vector<std::string> axes;
@@ -27,6 +28,7 @@ struct Parameter {
 
   bool has_copy = false;
 
+  bool is_frozen() const { return role == WeightRole::kFrozen || role == WeightRole::kBuffer; }
   bool decays() const { return stored_dims.size() >= 2; }
 };
 
@@ -73,6 +75,13 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, con
     p.use = p.type.dtype;
     if (!plain_use[v] && casts[v].size() == 1 && ByteSize(*casts[v].begin()) < ByteSize(p.type.dtype))
       p.use = *casts[v].begin();
+    const std::string role = GetAttr<std::string>(node.attrs, "role", std::string(Name(p.role)));
+    if (!FindWeightRole(role).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter \"", p.name, "\" has role=", role, "; wanted trained, frozen, adapter or buffer"));
+    }
+    p.role = *FindWeightRole(role);
+    if (p.role == WeightRole::kFrozen) p.type.dtype = p.use;
     p.has_copy = options.keep_copies && p.use != p.type.dtype;
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
     p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
@@ -95,7 +104,7 @@ void BindParameters(const std::map<std::string, const Parameter*>& parameters, G
       node.op = Op::kRead;
       node.symbol = p.has_copy ? CopyState(p.name) : WeightState(p.name);
       node.attrs.clear();
-      if (p.has_copy) graph.values[node.results[0]].type.dtype = p.use;
+      graph.values[node.results[0]].type.dtype = p.has_copy ? p.use : p.type.dtype;
     } else if (node.op == "cast" && graph.type(node.operands[0]).dtype == graph.type(node.results[0]).dtype) {
       replacement[node.results[0]] = node.operands[0];
       continue;
@@ -153,6 +162,8 @@ class TrainingBuilder {
     TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_, options_));
     if (parameters_.empty()) return absl::InvalidArgumentError("the forward graph has no param to train");
     for (const Parameter& p : parameters_) by_name_[p.name] = &p;
+    if (std::all_of(parameters_.begin(), parameters_.end(), [](const Parameter& p) { return p.is_frozen(); }))
+      return absl::InvalidArgumentError("every parameter is frozen, so nothing would be trained");
     AddStates();
     if (accumulates()) program_.graphs.push_back(Begin());
     TACC_ASSIGN_OR_RETURN(Graph forward_backward, ForwardBackward());
@@ -177,7 +188,9 @@ class TrainingBuilder {
       State weight = MakeState(WeightState(p.name), p.type, StateKind::kWeight, p.init);
       weight.stored_dims = p.stored_dims;
       weight.axes = p.axes;
+      weight.role = p.role;
       program_.states.push_back(std::move(weight));
+      if (p.is_frozen()) continue;
       if (p.has_copy)
         program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
       for (const std::string& moment : {FirstMomentState(p.name), SecondMomentState(p.name)})
@@ -235,8 +248,13 @@ class TrainingBuilder {
     for (const Node& node : graph.nodes) {
       if (node.op == Op::kParam) leaves[node.symbol] = node.results[0];
     }
+    std::vector<const Parameter*> trained;
     std::vector<ValueId> wanted;
-    for (const Parameter& p : parameters_) wanted.push_back(leaves.at(p.name));
+    for (const Parameter& p : parameters_) {
+      if (p.is_frozen()) continue;
+      trained.push_back(&p);
+      wanted.push_back(leaves.at(p.name));
+    }
     Builder builder(graph, ops_);
     const ValueId seed = Seed(builder);
     TACC_RETURN_IF_ERROR(builder.status());
@@ -252,8 +270,8 @@ class TrainingBuilder {
       std::move(graph.nodes.begin() + first, graph.nodes.end(), std::back_inserter(after[producers[value]]));
       graph.nodes.resize(first);
     };
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const Parameter& p = parameters_[i];
+    for (size_t i = 0; i < trained.size(); ++i) {
+      const Parameter& p = *trained[i];
       if (gradients[i] == kNoValue) {
         return absl::InvalidArgumentError(
             absl::StrCat("the loss does not depend on parameter \"", p.name, "\"; remove it from the graph"));
@@ -281,8 +299,11 @@ class TrainingBuilder {
     for (const auto& [name, type] : totals_) totals[name] = b.Leaf(Op::kRead, CounterState(name), type);
     const ValueId target_tokens = totals.at("target_tokens");
     ValueId sum_squares = kNoValue;
+    std::vector<const Parameter*> trained;
     std::vector<ValueId> gradients;
     for (const Parameter& p : parameters_) {
+      if (p.is_frozen()) continue;
+      trained.push_back(&p);
       gradients.push_back(b.Leaf(Op::kRead, GradientState(p.name), GradientType(p)));
       const ValueId squares = b.Add("sum_squares", {gradients.back()});
       sum_squares = sum_squares == kNoValue ? squares : b.Add("add", {sum_squares, squares});
@@ -309,8 +330,8 @@ class TrainingBuilder {
     ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
     if (options_.loss_scale.has_value())
       count = b.Add("sub", {count, b.Leaf(Op::kRead, kSkippedState, scalar_)});  // the updates that were made
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const Parameter& p = parameters_[i];
+    for (size_t i = 0; i < trained.size(); ++i) {
+      const Parameter& p = *trained[i];
       const std::string m = FirstMomentState(p.name), v = SecondMomentState(p.name);
       Attrs attrs = {{"beta1", options_.adam_beta1},
                      {"beta2", options_.adam_beta2},
