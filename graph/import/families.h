@@ -25,6 +25,8 @@ struct Family {
   std::set<std::string> harmless;
   // Ends of the names of tensors that older versions stored beside the weights, as masks.
   std::vector<std::string> old_buffers;
+  // How many layers its files may hold behind the last one, which guess further tokens and are no part of the model.
+  int64_t layers_behind = 0;
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };

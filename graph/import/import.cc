@@ -13,6 +13,7 @@
 #include "graph/import/json_file.h"
 #include "graph/import/model_facts.h"
 #include "graph/import/weights.h"
+#include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "machine/tacc_python.h"
 
@@ -53,7 +54,8 @@ std::vector<WantedTensor> WantedTensors(const Graph& graph) {
     const std::string name = node.symbol.substr(0, node.symbol.find('['));
     const auto [it, inserted] = index.emplace(name, wanted.size());
     if (inserted) {
-      wanted.push_back({name, dims});
+      const bool is_buffer = GetAttr<std::string>(node.attrs, "role") == Name(WeightRole::kBuffer);
+      wanted.push_back({name, dims, is_buffer});
     } else {
       const size_t dim = node.symbol.compare(name.size(), 3, "[:,") == 0 ? 1 : 0;
       wanted[it->second].dims[dim] += dims[dim];
@@ -71,6 +73,14 @@ void MatchNames(const StoredWeights& stored, DecoderNames* names) {
                             &names->final_norm, &names->head}) {
     *name = std::string(absl::StripPrefix(*name, names->base));
   }
+}
+
+// Whether the tensor is of a layer behind the model's last.
+bool IsBehindLayers(const std::string& name, const DecoderSpec& spec, const Family& family) {
+  for (int64_t i = 0; i < family.layers_behind; ++i) {
+    if (absl::StartsWith(name, absl::StrCat(spec.LayerPath(spec.num_layers + i), "."))) return true;
+  }
+  return false;
 }
 
 // Which matrix the head is, by the weights that are there.
@@ -230,7 +240,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     check.ignorable = [&](const std::string& name) {
       // A head that is the embedding, and tables that older versions stored.
       return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
-             absl::EndsWith(name, ".inv_freq") ||
+             absl::EndsWith(name, ".inv_freq") || IsBehindLayers(name, spec, read->family) ||
              std::any_of(read->family.old_buffers.begin(), read->family.old_buffers.end(),
                          [&](const std::string& end) { return absl::EndsWith(name, end); });
     };

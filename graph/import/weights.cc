@@ -280,7 +280,7 @@ absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check
     if (found.dtype != "F32" && found.dtype != "BF16" && found.dtype != "F16" && found.dtype != "F64") {
       dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
                               "; wanted F32, BF16, F16 or F64"));
-    } else if (!check.dtype.empty() && found.dtype != check.dtype) {
+    } else if (!check.dtype.empty() && found.dtype != check.dtype && !(tensor.may_be_f32 && found.dtype == "F32")) {
       dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
                               ", but config.json says dtype ", check.dtype, "; correct or remove that key"));
     }

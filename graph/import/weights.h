@@ -38,7 +38,8 @@ absl::StatusOr<bool> AreEqual(const std::string& dir, const StoredTensor& a, con
 
 struct WantedTensor {
   std::string name;
-  Dims dims;  // as stored
+  Dims dims;                // as stored
+  bool may_be_f32 = false;  // whatever dtype the others have
 };
 
 struct WeightsCheck {

@@ -272,6 +272,19 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
   return tensors;
 }
 
+// Buffers are in fp32 in the files of some models of another dtype, and stay so. Without those files (random weights)
+// they have what config.json says.
+void KeepFp32(const std::string& model_dir, std::vector<OutputTensor>* tensors) {
+  const absl::StatusOr<std::unique_ptr<ModelWeights>> model = ModelWeights::Open(model_dir);
+  if (!model.ok()) return;
+  for (OutputTensor& output : *tensors) {
+    const auto it = (*model)->tensors().find(output.tensor.name);
+    if (it == (*model)->tensors().end() || it->second.entry->dtype != "F32") continue;
+    output.tensor.dtype = "F32";
+    output.num_bytes = *NumElements(output.tensor.shape) * *DtypeBytes("F32");
+  }
+}
+
 // Appends the elements of the rows in logical row-major order, which is also the stored order.
 absl::Status AppendRows(const Checkpoint& checkpoint, const SourceRows& source, const std::string& dtype,
                         SafetensorsWriter* writer) {
@@ -416,6 +429,7 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& asked) {
   }
   absl::StatusOr<std::vector<OutputTensor>> tensors = ChooseTensors(**checkpoint, config.dtype);
   if (!tensors.ok()) return tensors.status();
+  if (config.dtype != "F32") KeepFp32(request.model_dir, &*tensors);
 
   const std::string out = FolderPath(request.out_dir).string();
   if (absl::Status status = CheckExportFolder(request.model_dir, out); !status.ok()) return status;
