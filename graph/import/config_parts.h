@@ -36,7 +36,7 @@ void CheckEvenHeads(ConfigReader& config, const std::string& heads_key, int64_t 
 void ReadMaxLength(ConfigReader& config, const std::string& key, int64_t fallback, int64_t seq_len, DecoderSpec& spec);
 // Fails `key` when `seq_len` is more than spec.max_seq_len.
 void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, const DecoderSpec& spec);
-// spec.rotary, of all layers, and whether max_position_embeddings reaches to the samples' length, unless it is stretched.
+// spec.rotary, of all layers; unless it is stretched, max_position_embeddings must reach to the samples' length.
 void ReadOneRotary(ConfigReader& config, const RotaryModel& model, DecoderSpec& spec);
 // What norms add to keep from dividing by zero: more than 0, also in fp32.
 double ReadNormEps(ConfigReader& config, const std::string& key, double fallback);
@@ -72,8 +72,8 @@ SlidingLayers ReadLayerTypes(ConfigReader& config, const DecoderSpec& spec,
 void ReadWindow(ConfigReader& config, int64_t fallback, const SlidingLayers& layers, int64_t seq_len,
                 DecoderSpec& spec);
 
-// Reads the rotary embeddings of sliding layers and of the others (ReadLayerRotaries), and checks max_position_embeddings
-// against the samples' length.
+// Reads the rotary embeddings of sliding layers and of the others (ReadLayerRotaries), and checks
+// max_position_embeddings against the samples' length.
 void ReadRotariesByType(ConfigReader& config, const RotaryModel& model, double full_theta, double sliding_theta,
                         const SlidingLayers& sliding, DecoderSpec& spec);
 

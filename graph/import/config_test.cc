@@ -298,6 +298,34 @@ TEST(ReadModelConfigTest, PositionsAreOfTheLayersThatHaveThem) {
   EXPECT_EQ(positions(With(BaseConfig("olmo3"), With(three, {{"layer_types", nullptr}}))), "rrr");
 }
 
+// How random weights are drawn, by name: transformers' _init_weights.
+TEST(ReadModelConfigTest, RandomWeightsAreDrawnAsTransformersDoes) {
+  const auto inits = [](const std::string& family) {
+    std::map<std::string, std::string> by_name;
+    const absl::StatusOr<ReadFamily> read = ReadModelConfig(BaseConfig(family), kSeqLen);
+    const absl::StatusOr<Graph> graph = BuildDecoder(read->spec, DecoderBuildOptions(), OpTable());
+    for (const Node& node : graph->nodes) {
+      if (node.op == Op::kParam) by_name[node.symbol] = GetAttr<std::string>(node.attrs, "init");
+    }
+    return by_name;
+  };
+  std::map<std::string, std::string> gpt2 = inits("gpt2");  // of two layers: 0.02 / sqrt(4) where a branch ends
+  EXPECT_EQ(gpt2["transformer.wpe.weight"], "normal(0.02)");
+  EXPECT_EQ(gpt2["transformer.h.1.attn.c_attn.weight"], "normal(0.02)");
+  EXPECT_EQ(gpt2["transformer.h.1.attn.c_proj.weight"], "normal(0.01)");
+  EXPECT_EQ(gpt2["transformer.h.0.mlp.c_proj.weight"], "normal(0.01)");
+  EXPECT_EQ(gpt2["transformer.h.0.mlp.c_proj.bias"], "zeros");
+  EXPECT_EQ(gpt2["transformer.h.0.ln_1.weight"], "ones");
+  EXPECT_EQ(inits("starcoder2")["model.layers.0.self_attn.q_proj.weight"], "normal(0.018042)");
+  for (const char* family : {"gemma2", "gemma3"}) {
+    std::map<std::string, std::string> gemma = inits(family);
+    EXPECT_EQ(gemma["model.embed_tokens.weight"], "normal(0.02)") << family;
+    EXPECT_EQ(gemma["model.layers.1.pre_feedforward_layernorm.weight"], "zeros") << family;  // 1 + 0
+    EXPECT_EQ(gemma["model.norm.weight"], "zeros") << family;
+  }
+  EXPECT_EQ(inits("gemma3")["model.layers.1.self_attn.k_norm.weight"], "zeros");
+}
+
 TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {
   const json qwen = BaseConfig("qwen3_moe");
   const json said = {{"qkv_bias", false}, {"use_qk_norm", true}, {"shared_expert_intermediate_size", 0}};

@@ -80,12 +80,13 @@ std::vector<Family> VariantsOfLlama() {
        .layer_classes = {"Olmo3DecoderLayer"},
        .names = Olmo2Names(),
        .read = ReadOlmo3},
+      // max_window_layers: read by no code of this family.
       {.name = "smollm3",
        .model_types = {"smollm3"},
        .architectures = {"SmolLM3ForCausalLM"},
        .layer_classes = {"SmolLM3DecoderLayer"},
        .names = names,
-       .harmless = {"pretraining_tp"},
+       .harmless = {"pretraining_tp", "max_window_layers"},
        .read = ReadSmolLm3},
       // embd_pdrop: transformers makes a module of it that no forward calls.
       {.name = "phi3",

@@ -32,8 +32,8 @@ struct RotaryModel {
 };
 
 // Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as
-// it does, in fp32 and in its order of operations. Kinds: default, linear, dynamic, llama3, longrope, yarn; any other is
-// refused by name. Pairs are those of the family: kHalves is returned. Sources: Peng et al., YaRN, arXiv 2309.00071,
+// it does, in fp32 and in its order of operations. Kinds: default, linear, dynamic, llama3, longrope, yarn; any other
+// is refused by name. Pairs are those of the family: kHalves is returned. Sources: Peng et al., YaRN, arXiv 2309.00071,
 // section 3; Ding et al., LongRoPE, arXiv 2402.13753, section 3; transformers, modeling_rope_utils.py.
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model);
 

@@ -9,8 +9,8 @@
 namespace tacc::interpreter {
 namespace {
 
-// Scores and their bounds of one attention call with its heads apart. Heads are local; ALiBi's slopes are indexed by the
-// logical head.
+// Scores and their bounds of one attention call with its heads apart. Heads are local; ALiBi's slopes are indexed by
+// the logical head.
 class Scores {
  public:
   Scores(const Request& r, const graph::AttentionOperands& at)

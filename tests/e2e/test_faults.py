@@ -23,10 +23,10 @@ TRAIN = {"max_steps": 300, "learning_rate": 0.001, "deterministic": True}
 CHECKPOINT = {"save_steps": 40}
 
 
-# Dropout is on: a resumed run must draw the same masks.
+# Dropout is on, inside attention too: a resumed run must draw the same masks.
 MODEL = {
     "architectures": ["BloomForCausalLM"], "model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 97,
-    "hidden_dropout": 0.1, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-5, "initializer_range": 0.05,
+    "hidden_dropout": 0.1, "attention_dropout": 0.1, "layer_norm_epsilon": 1e-5, "initializer_range": 0.05,
     "apply_residual_connection_post_layernorm": False, "bos_token_id": 1, "eos_token_id": 0, "pad_token_id": 2,
 }
 

@@ -19,7 +19,7 @@ using interpreter::Arrays;
 
 constexpr int64_t kBatch = 4, kSeq = 6, kVocab = 13, kWidth = 8;
 
-// A stack of layers: norm, attention, gated MLP, each branch with dropout.
+// A stack of layers: norm, attention with dropout, also of its result, gated MLP.
 std::string ModelText(int num_layers) {
   std::string text = R"TEXT(tacc.graph 1
 %tokens = input "tokens" : i32[4,6]
@@ -40,7 +40,7 @@ std::string ModelText(int num_layers) {
 %q$ = reshape %qs$ shape=[4,6,2,4] : f32[4,6,2,4] @layers.$.attn
 %k$ = reshape %ks$ shape=[4,6,2,4] : f32[4,6,2,4] @layers.$.attn
 %v$ = reshape %vs$ shape=[4,6,2,4] : f32[4,6,2,4] @layers.$.attn
-%a$, %l$ = attention %q$, %k$, %v$ causal=true scale=0.5 : f32[4,6,2,4], f32[4,2,6] @layers.$.attn
+%a$, %l$ = attention %q$, %k$, %v$, %step, %sample causal=true dropout=0.3 dropout_key=$ dropout_seed=6 scale=0.5 : f32[4,6,2,4], f32[4,2,6] @layers.$.attn
 %wo$ = param "layers.$.o.weight" init="normal(0.5)" stored=[8,8] : f32[8,2,4] @layers.$.attn
 %o$ = einsum %a$, %wo$ spec="bshd,khd->bsk" : f32[4,6,8] @layers.$.attn
 %e$ = dropout %o$, %step, %sample key=$ rate=0.25 seed=5 : f32[4,6,8] @layers.$
