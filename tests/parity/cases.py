@@ -513,6 +513,14 @@ GRAPH_CASES = TRAINING_CASES + [
     ),
     _mixture("mixtral", "short window", _SMALL, 2, (4, 2), 2, 21, sliding_window=5),
     _mixture(
+        "qwen2_moe", "windows of even layers", _sizes(51, 24, 31, 3, 4), 2, (4, 2), 2, 21, moe_intermediate_size=13,
+        shared_expert_intermediate_size=17, use_sliding_window=True, sliding_window=5, max_window_layers=2,
+    ),
+    _mixture(
+        "qwen3_moe", "windows of all layers", _SMALL, 2, (4, 2), 2, 21, moe_intermediate_size=13,
+        use_sliding_window=True, sliding_window=5, max_window_layers=1,
+    ),
+    _mixture(
         "qwen2_moe", "windows of even layers below one", _sizes(51, 24, 31, 4, 4), 2, (4, 2), 2, 21,
         moe_intermediate_size=17, shared_expert_intermediate_size=13,
         use_sliding_window=True, sliding_window=5, max_window_layers=2,
