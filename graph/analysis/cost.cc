@@ -146,15 +146,17 @@ std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call) {
   const bool is_any = at->document_start >= 0 || at->sinks >= 0 || at->earlier_out >= 0 || at->step >= 0 ||
                       call.attr<int64_t>("window") > 0 || call.attr<double>("softcap") > 0 ||
                       call.attrs->count("alibi_slopes") > 0 || call.attr<int64_t>("zigzag") > 1 ||
-                      call.attr<int64_t>("block") > 0;
+                      call.attr<int64_t>("block") > 0 || call.in(at->q).dims.back() != call.in(at->v).dims.back();
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
 }
 
 AttentionExtras ExtrasOfAttention(const Op& op, const OpCall& call, double flops) {
-  const bool is_gradient = absl::EndsWith(op.name(), "_grad");
-  const double product = flops / (is_gradient ? 4 : 2);  // as AttentionFlops counts them
-  const double head_dim = static_cast<double>(call.in(0).dims.back());
-  return {product / (2 * head_dim), is_gradient ? product : 0};
+  const AttentionOperands at = *AttentionOperandsOf(op.name(), *call.attrs, call.operands.size());
+  const auto head_dim = static_cast<double>(call.in(at.q).dims.back()),
+             value_dim = static_cast<double>(call.in(at.v).dims.back());
+  // As AttentionFlops counts them.
+  const double scores = flops / ((at.is_gradient ? 4 : 2) * (head_dim + value_dim));
+  return {scores, at.is_gradient ? 2 * head_dim * scores : 0};
 }
 
 bool IsWholeAllReduce(const Graph& graph, const Node& node, const GroupShape& group, const CollectiveRanks& ranks) {

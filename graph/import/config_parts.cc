@@ -174,11 +174,15 @@ void ReadWindowsOfQwen(ConfigReader& config, int64_t seq_len, DecoderSpec& spec,
       config.Fail("layer_types", "\"sliding_attention\" needs use_sliding_window = true");
     return;
   }
-  const int64_t first = config.Int("max_window_layers", 0, kMaxLayers, 28);
-  const auto is_sliding = [&](int64_t layer) {
-    return windows == QwenWindows::kFromLayer ? layer >= first : layer < first && layer % 2 == 0;
-  };
-  ReadWindow(config, 4096, ReadLayerTypes(config, spec, is_sliding), seq_len, spec);
+  const bool all = windows == QwenWindows::kAllLayers;
+  if (all) config.Harmless({"max_window_layers"});
+  const int64_t first = all ? 0 : config.Int("max_window_layers", 0, kMaxLayers, 28);
+  const SlidingLayers layers = ReadLayerTypes(config, spec, [&](int64_t layer) {
+    return windows == QwenWindows::kEvenLayersBelow ? layer < first && layer % 2 == 0 : layer >= first;
+  });
+  if (all && std::count(layers.begin(), layers.end(), 0) > 0)
+    config.Fail("layer_types", "with use_sliding_window all layers of this family slide");
+  ReadWindow(config, 4096, layers, seq_len, spec);
 }
 
 std::string NormalInit(double std) { return std == 0 ? "zeros" : absl::StrCat("normal(", Print(Attr(std)), ")"); }

@@ -78,8 +78,8 @@ void ReadRotariesByType(ConfigReader& config, const RotaryModel& model, double f
                         const SlidingLayers& sliding, DecoderSpec& spec);
 
 // The keys use_sliding_window, sliding_window, max_window_layers and layer_types, as Qwen has them: without layer_types
-// the layers from max_window_layers on slide, or of Qwen 2 MoE layers 0, 2, ... below it.
-enum class QwenWindows { kFromLayer, kEvenLayersBelow };
+// the layers from max_window_layers on slide, or of Qwen 2 MoE layers 0, 2, ... below it. Of Qwen 3 MoE all do.
+enum class QwenWindows { kFromLayer, kEvenLayersBelow, kAllLayers };
 void ReadWindowsOfQwen(ConfigReader& config, int64_t seq_len, DecoderSpec& spec,
                        QwenWindows windows = QwenWindows::kFromLayer);
 

@@ -28,6 +28,8 @@ struct Family {
   // Modules that peft adapts unless told otherwise; empty: it does not know the family.
   // Source: peft 0.21, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
   std::vector<std::string> lora_targets;
+  // How many layers its files may hold behind the last one, which guess further tokens and are no part of the model.
+  int64_t layers_behind = 0;
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };

@@ -13,6 +13,7 @@
 #include "graph/import/json_file.h"
 #include "graph/import/model_facts.h"
 #include "graph/import/weights.h"
+#include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "machine/tacc_python.h"
 
@@ -45,6 +46,14 @@ std::string MatchNames(const StoredWeights& stored, DecoderNames* names) {
     *name = std::string(absl::StripPrefix(*name, names->base));
   }
   return names->base;
+}
+
+// Whether the tensor is of a layer behind the model's last.
+bool IsBehindLayers(const std::string& name, const DecoderSpec& spec, const Family& family) {
+  for (int64_t i = 0; i < family.layers_behind; ++i) {
+    if (absl::StartsWith(name, absl::StrCat(spec.LayerPath(spec.num_layers + i), "."))) return true;
+  }
+  return false;
 }
 
 // Which matrix the head is, by the weights that are there.
@@ -206,7 +215,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     check.ignorable = [&](const std::string& name) {
       // A head that is the embedding, and tables that older versions stored.
       return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
-             absl::EndsWith(name, ".inv_freq") ||
+             absl::EndsWith(name, ".inv_freq") || IsBehindLayers(name, spec, read->family) ||
              std::any_of(read->family.old_buffers.begin(), read->family.old_buffers.end(),
                          [&](const std::string& end) { return absl::EndsWith(name, end); });
     };

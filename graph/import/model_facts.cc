@@ -118,7 +118,7 @@ std::vector<std::string> KeysOf(const std::string& fact) {
       {"num_attention_heads", {"n_heads", "n_head"}},
       {"num_key_value_heads", {"n_kv_heads", "multi_query_group_num"}},
       {"head_dim", {"kv_channels"}},
-      {"num_experts", {"num_local_experts"}},
+      {"num_experts", {"num_local_experts", "n_routed_experts"}},
       {"attention_scale", {"attention_multiplier"}},
       {"attention_dropout", {"attn_pdrop"}},
       {"embedding_dropout", {"embd_pdrop"}},
@@ -181,6 +181,12 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
   add_if(spec.attention_out_bias == Bias::kPresent, "attention_out_bias", "true");
   add_if(spec.mlp_bias == Bias::kPresent, "mlp_bias", "true");
   add_if(spec.head_bias == Bias::kPresent, "head_bias", "true");
+  if (spec.latent.has_value()) {
+    add_if(spec.latent->q_rank != 0, "q_lora_rank", absl::StrCat(spec.latent->q_rank));
+    facts["kv_lora_rank"] = absl::StrCat(spec.latent->kv_rank);
+    facts["qk_rope_head_dim"] = absl::StrCat(spec.latent->rope);
+    facts["v_head_dim"] = absl::StrCat(spec.latent->value);
+  }
   if (spec.clip_qkv.has_value()) {
     facts["clip_qkv"] =
         absl::StrCat(Number(*spec.clip_qkv), spec.clip_place == DecoderSpec::kAfterNorm ? ", after the norm" : "");
@@ -212,6 +218,15 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
     facts["num_experts"] = absl::StrCat(experts.num_experts);
     facts["num_experts_per_tok"] = absl::StrCat(experts.experts_per_token);
     facts["moe_intermediate_size"] = absl::StrCat(experts.intermediate_size);
+    add_if(experts.scores == ExpertsSpec::kSigmoid, "scoring_func", "sigmoid");
+    add_if(experts.has_choice_bias, "choice_bias", "true");
+    if (experts.kept_groups < experts.num_groups) {
+      facts["n_group"] = absl::StrCat(experts.num_groups);
+      facts["topk_group"] = absl::StrCat(experts.kept_groups);
+      facts["group_scores"] = absl::StrCat("the ", experts.summed, " largest");
+    }
+    add_if(experts.weight_factor != 1, "routed_scaling_factor", Number(experts.weight_factor));
+    add_if(experts.has_wide_logits, "router_logits", "f32");
     add_if(experts.weights == ExpertsSpec::kNormalized, "norm_topk_prob", "true");
     add_if(experts.aux_loss_coef != 0, "router_aux_loss_coef", Number(experts.aux_loss_coef));
     add_if(experts.shared_intermediate_size != 0, "shared_expert_intermediate_size",

@@ -91,13 +91,19 @@ Rotary Llama3Rotary(double theta, int64_t dim, const Llama3& llama3) {
   return ToRotary(result, 1.0);
 }
 
-double YarnAttentionFactor(ConfigReader& rope, double factor) {
+// What cosines and sines are multiplied by, and scores where mscale_all_dim is for them (Rotary::score_scale).
+struct YarnScales {
+  double attention = 1, score = 1;
+};
+YarnScales ReadYarnScales(ConfigReader& rope, double factor) {
   const auto given = rope.OptionalFloat("attention_factor", 0, kAny);
   const double mscale = rope.Float("mscale", 0, kAny, 0.0);
   const double mscale_all_dim = rope.Float("mscale_all_dim", 0, kAny, 0.0);
-  if (given.has_value()) return *given;
   auto get = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
-  return mscale != 0 && mscale_all_dim != 0 ? get(mscale) / get(mscale_all_dim) : get(1.0);
+  YarnScales scales;
+  if (mscale_all_dim != 0) scales.score = get(mscale_all_dim) * get(mscale_all_dim);
+  scales.attention = given.value_or(mscale != 0 && mscale_all_dim != 0 ? get(mscale) / get(mscale_all_dim) : get(1.0));
+  return scales;
 }
 
 // What the kinds are made of.
@@ -169,7 +175,8 @@ Rotary ReadYarn(PlainRope& plain) {
   }
   yarn.original_length = rope.Float("original_max_position_embeddings", 1, kAny, plain.max_length());
   yarn.factor = rope.Float("factor", 1e-6, kAny, plain.max_length() / yarn.original_length);
-  yarn.attention_factor = YarnAttentionFactor(rope, yarn.factor);
+  const YarnScales scales = ReadYarnScales(rope, yarn.factor);
+  yarn.attention_factor = scales.attention;
   yarn.beta_fast = rope.Float("beta_fast", 0, kAny, 32.0);
   yarn.beta_slow = rope.Float("beta_slow", 0, kAny, 1.0);
   if (yarn.beta_fast == 0) yarn.beta_fast = 32.0;
@@ -182,6 +189,7 @@ Rotary ReadYarn(PlainRope& plain) {
                                                                       {"beta_slow", yarn.beta_slow},
                                                                       {"original_length", yarn.original_length}});
   if (yarn.bounds == Yarn::kExactBounds) made.facts["rope_truncate"] = "false";
+  made.score_scale = scales.score;
   return made;
 }
 

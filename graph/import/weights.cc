@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/import/json_file.h"
+#include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -224,7 +225,8 @@ std::vector<WantedTensor> WantedTensors(const Graph& graph, const std::function<
     const std::string name = node.symbol.substr(0, node.symbol.find('['));
     const auto [it, inserted] = index.emplace(name, wanted.size());
     if (inserted) {
-      wanted.push_back({name, dims});
+      const bool is_buffer = GetAttr<std::string>(node.attrs, "role") == Name(WeightRole::kBuffer);
+      wanted.push_back({name, dims, is_buffer});
     } else {
       const size_t dim = node.symbol.compare(name.size(), 3, "[:,") == 0 ? 1 : 0;
       wanted[it->second].dims[dim] += dims[dim];
@@ -309,7 +311,7 @@ absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check
     if (found.dtype != "F32" && found.dtype != "BF16" && found.dtype != "F16" && found.dtype != "F64") {
       dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
                               "; wanted F32, BF16, F16 or F64"));
-    } else if (!check.dtype.empty() && found.dtype != check.dtype) {
+    } else if (!check.dtype.empty() && found.dtype != check.dtype && !(tensor.may_be_f32 && found.dtype == "F32")) {
       dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
                               ", but config.json says dtype ", check.dtype, "; correct or remove that key"));
     }

@@ -42,7 +42,8 @@ absl::StatusOr<bool> AreEqual(const std::string& dir, const StoredTensor& a, con
 
 struct WantedTensor {
   std::string name;
-  Dims dims;  // as stored
+  Dims dims;                // as stored
+  bool may_be_f32 = false;  // whatever dtype the others have
 };
 
 // The tensors of the files in which those params of the graph lie that are wanted; those named NAME[BEGIN:END] are rows

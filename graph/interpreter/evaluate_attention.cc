@@ -91,7 +91,7 @@ class Scores {
 // attention or attention_continue, whose results go on from earlier ones. A sink is such a one too, with a value of 0.
 Results AttentionForward(const char* op, const Request& r) {
   const graph::AttentionOperands at = *graph::AttentionOperandsOf(op, r.node->attrs, r.in.size());
-  const Array &q = *r.in[0], &k = *r.in[1], &v = *r.in[2];
+  const Array &k = *r.in[1], &v = *r.in[2];
   const Scores scores(r, at);
   Array out = r.NewResult(0), lse = r.NewResult(1);
   ForEachIndex(lse.dims, [&](const Dims& index) {
@@ -109,13 +109,13 @@ Results AttentionForward(const char* op, const Request& r) {
       if (scores.Sees(b, i, j)) sum += std::exp(scores.at(b, h, i, j) - max);
     }
     lse.at(index) = sum == 0 ? -INFINITY : max + std::log(sum);
-    for (int64_t d = 0; d < q.dims[3] && at.earlier_out >= 0 && before != -INFINITY; ++d) {
+    for (int64_t d = 0; d < v.dims[3] && at.earlier_out >= 0 && before != -INFINITY; ++d) {
       out.at({b, i, h, d}) = r.in[at.earlier_out]->at({b, i, h, d}) * std::exp(before - lse.at(index));
     }
     for (int64_t j = 0; j < k.dims[1]; ++j) {
       if (!scores.Sees(b, i, j)) continue;
       const double p = std::exp(scores.at(b, h, i, j) - lse.at(index)) * scores.Kept(b, h, i, j);
-      for (int64_t d = 0; d < q.dims[3]; ++d) out.at({b, i, h, d}) += p * v.at({b, j, scores.kv_head(h), d});
+      for (int64_t d = 0; d < v.dims[3]; ++d) out.at({b, i, h, d}) += p * v.at({b, j, scores.kv_head(h), d});
     }
   });
   return {std::move(out), std::move(lse)};
@@ -127,24 +127,24 @@ Results AttentionContinue(const Request& r) { return AttentionForward("attention
 Results AttentionGrad(const Request& r) {
   const Array &dout = *r.in[0], &q = *r.in[1], &k = *r.in[2], &v = *r.in[3], &out = *r.in[4], &lse = *r.in[5];
   const Scores scores(r, *graph::AttentionOperandsOf("attention_grad", r.node->attrs, r.in.size()));
-  const int64_t depth = q.dims[3];
+  const int64_t depth = q.dims[3], value_depth = v.dims[3];
   Array dq = r.NewResult(0), dk = r.NewResult(1), dv = r.NewResult(2);
   ForEachIndex(lse.dims, [&](const Dims& index) {
     const int64_t b = index[0], h = index[1], i = index[2], kv = scores.kv_head(h);
     if (!scores.HasQuery(i)) return;
     double delta = 0;
-    for (int64_t d = 0; d < depth; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
+    for (int64_t d = 0; d < value_depth; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
     for (int64_t j = 0; j < k.dims[1]; ++j) {
       if (!scores.Sees(b, i, j)) continue;
       const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
       double dp = 0;
-      for (int64_t d = 0; d < depth; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
+      for (int64_t d = 0; d < value_depth; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
       const double kept = scores.Kept(b, h, i, j), ds = p * (dp * kept - delta) * scores.Derivative(b, h, i, j);
       for (int64_t d = 0; d < depth; ++d) {
         dq.at({b, i, h, d}) += ds * k.at({b, j, kv, d});
         dk.at({b, j, kv, d}) += ds * q.at({b, i, h, d});
-        dv.at({b, j, kv, d}) += p * kept * dout.at({b, i, h, d});
       }
+      for (int64_t d = 0; d < value_depth; ++d) dv.at({b, j, kv, d}) += p * kept * dout.at({b, i, h, d});
     }
   });
   return {std::move(dq), std::move(dk), std::move(dv)};

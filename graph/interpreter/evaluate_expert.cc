@@ -35,15 +35,39 @@ Results SoftmaxGrad(const Request& r) {
   return {std::move(dx)};
 }
 
+// Indices of numbers, largest first, of equal ones the lower.
+std::vector<int64_t> Descending(const std::vector<double>& values) {
+  std::vector<int64_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return values[a] > values[b]; });
+  return order;
+}
+
+// Whether each group of `row` is one of the `kept` with the largest sums of their `summed` largest numbers.
+std::vector<char> KeptGroups(const std::vector<double>& row, int64_t groups, int64_t kept, int64_t summed) {
+  const int64_t size = static_cast<int64_t>(row.size()) / groups;
+  std::vector<double> sums(groups, 0);
+  for (int64_t g = 0; g < groups; ++g) {
+    std::vector<double> group(row.begin() + g * size, row.begin() + (g + 1) * size);
+    std::sort(group.rbegin(), group.rend());
+    sums[g] = std::accumulate(group.begin(), group.begin() + summed, 0.0);
+  }
+  const std::vector<int64_t> order = Descending(sums);
+  std::vector<char> is_kept(groups, 0);
+  for (int64_t j = 0; j < kept; ++j) is_kept[order[j]] = 1;
+  return is_kept;
+}
+
 Results TopK(const Request& r) {
-  const Array& p = *r.in[0];
-  const int64_t n = Last(p), k = r.attr<int64_t>("k");
+  const Array &p = *r.in[0], &choice = *r.in.back();
+  const int64_t n = Last(p), k = r.attr<int64_t>("k"), groups = r.attr<int64_t>("groups", 1);
+  const int64_t kept = r.attr<int64_t>("kept_groups", groups), summed = r.attr<int64_t>("summed", 1);
   Array weights = r.NewResult(0), ids = r.NewResult(1);
   for (int64_t i = 0; i < Rows(p); ++i) {
-    std::vector<int64_t> order(n);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return p.values[i * n + a] > p.values[i * n + b]; });
+    const std::vector<double> row(choice.values.begin() + i * n, choice.values.begin() + (i + 1) * n);
+    const std::vector<char> is_kept = KeptGroups(row, groups, kept, summed);
+    std::vector<int64_t> order = Descending(row);
+    std::erase_if(order, [&](int64_t e) { return is_kept[e / (n / groups)] == 0; });
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) sum += p.values[i * n + order[j]];
     for (int64_t j = 0; j < k; ++j) {

@@ -14,14 +14,14 @@ absl::string_view Name(StateKind kind) {
 
 namespace {
 
-constexpr const char* kRoles[] = {"trained", "frozen", "adapter"};
+constexpr const char* kRoles[] = {"trained", "frozen", "adapter", "buffer"};
 
 }  // namespace
 
 absl::string_view Name(WeightRole role) { return kRoles[static_cast<int>(role)]; }
 
 std::optional<WeightRole> FindWeightRole(absl::string_view name) {
-  for (WeightRole role : {WeightRole::kTrained, WeightRole::kFrozen, WeightRole::kAdapter}) {
+  for (WeightRole role : {WeightRole::kTrained, WeightRole::kFrozen, WeightRole::kAdapter, WeightRole::kBuffer}) {
     if (name == Name(role)) return role;
   }
   return std::nullopt;

@@ -27,8 +27,11 @@ enum class WeightRole {
   kTrained,
   kFrozen,   // reads it only: no gradient, no optimizer states
   kAdapter,  // trains it beside the model, whose files do not have it
+  kBuffer,   // reads it only, and saves it with what is trained: it is part of the model
 };
 absl::string_view Name(WeightRole role);
+// Whether it has a gradient and optimizer states.
+inline bool IsTrained(WeightRole role) { return role == WeightRole::kTrained || role == WeightRole::kAdapter; }
 // None: no role has that name.
 std::optional<WeightRole> FindWeightRole(absl::string_view name);
 

@@ -1,5 +1,5 @@
 // attention attention_continue attention_grad attention_joined attention_joined_grad. Dims:
-// B batch, S queries, T keys, H query heads, K kv heads, D head dim.
+// B batch, S queries, T keys, H query heads, K kv heads, D head dim of queries and keys, V of values and results.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -66,6 +66,11 @@ absl::Status CheckScores(const OpCall& call, const AttentionOperands& at) {
   return WantType("sample", call.in(at.sample), {DType::kI64, {call.in(at.q).dims[0]}});
 }
 
+TensorType WithHeadDim(TensorType type, int64_t head_dim) {
+  type.dims[3] = head_dim;
+  return type;
+}
+
 // Checks the number of operands, q, k, v, sinks, document_start and the attributes.
 absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
   const size_t count = static_cast<size_t>(at.count);
@@ -80,7 +85,8 @@ absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
   wanted.dims[1] = k.dims[1];
   wanted.dims[2] = k.dims[2];
   TACC_RETURN_IF_ERROR(WantType("k", k, wanted));
-  TACC_RETURN_IF_ERROR(WantType("v", v, k));
+  TACC_RETURN_IF_ERROR(WantRank("v", v, 4));
+  TACC_RETURN_IF_ERROR(WantType("v", v, WithHeadDim(k, v.dims[3])));
   if (k.dims[2] <= 0 || q.dims[2] % k.dims[2] != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("q has ", q.dims[2], " heads and k ", k.dims[2], "; wanted a multiple"));
@@ -125,14 +131,15 @@ TensorType ResultType(const OpCall& call, const TensorType& operand) {
 // kv head, so with fewer kv heads only an even cut keeps groups together.
 struct AttentionFactors {
   Rule rule;
-  std::vector<int> q, k, sinks, lse, sample, start;
+  std::vector<int> q, k, v, out, sinks, lse, sample, start;
   // Those of the operands behind the last that all calls have.
   void AddTrailing(const AttentionOperands& at) {
     if (at.step >= 0) rule.in.insert(rule.in.end(), {{}, sample});
     if (at.document_start >= 0) rule.in.push_back(start);
   }
 };
-AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, const OpCall& call) {
+AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, const TensorType& v,
+                                      const OpCall& call) {
   AttentionFactors f;
   const int64_t block = call.attr<int64_t>("block");
   const int batch = f.rule.AddFactor(q.dims[0]), heads = f.rule.AddFactor(q.dims[2]);
@@ -143,7 +150,8 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
   const int64_t ring = block > 0 ? q.dims[1] / block : call.attr<int64_t>("zigzag");
   const int queries = f.rule.AddFactor(ring > 0 ? ring : q.dims[1]);
   const int keys = ring > 0 ? queries : f.rule.AddFactor(k.dims[1]), depth = f.rule.AddFactor(q.dims[3]);
-  f.rule.factors[depth].replicate = true;
+  const int value_depth = v.dims[3] == q.dims[3] ? depth : f.rule.AddFactor(v.dims[3]);
+  f.rule.factors[depth].replicate = f.rule.factors[value_depth].replicate = true;
   if (ring == 0) {
     f.rule.factors[keys].replicate = true;
   } else {
@@ -153,6 +161,8 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
   }
   f.q = {batch, queries, heads, depth};
   f.k = {batch, keys, heads, depth};
+  f.v = {batch, keys, heads, value_depth};
+  f.out = {batch, queries, heads, value_depth};
   f.sinks = {heads};
   f.lse = {batch, heads, queries};
   f.sample = {batch};
@@ -172,11 +182,12 @@ double VisibleShare(const TensorType& k, const OpCall& call) {
   return part * (1 - part / 2);
 }
 
-// `matmuls` products of queries and keys per head, of the keys that are seen.
-double AttentionFlops(const TensorType& q, const TensorType& k, int matmuls, const OpCall& call) {
+// `pairs` times a product of queries and keys, and one of probabilities and values, of the keys that are seen.
+double AttentionFlops(const TensorType& q, const TensorType& k, const TensorType& v, int pairs, const OpCall& call) {
   const int64_t block = call.attr<int64_t>("block");
   const double keys = static_cast<double>(block > 0 ? block : k.dims[1]);
-  return matmuls * 2.0 * static_cast<double>(q.num_elements()) * keys * VisibleShare(k, call);
+  const double rows = static_cast<double>(q.dims[0] * q.dims[1] * q.dims[2]);
+  return pairs * 2.0 * rows * static_cast<double>(q.dims[3] + v.dims[3]) * keys * VisibleShare(k, call);
 }
 
 // Pieces of the keys whose positions follow each other.
@@ -198,7 +209,8 @@ OpDef AttentionForward(const char* name) {
   op.infer = [=](const OpCall& call) -> absl::StatusOr<Types> {
     const AttentionOperands at = Of(name, call);
     TACC_RETURN_IF_ERROR(CheckAttention(call, at));
-    const Types types{ResultType(call, call.in(0)), LogSumExpType(call.in(0))};
+    const TensorType out = WithHeadDim(call.in(0), call.in(2).dims[3]);
+    const Types types{ResultType(call, out), LogSumExpType(call.in(0))};
     if (at.earlier_out >= 0) {
       TACC_RETURN_IF_ERROR(WantFloating("earlier_out", call.in(at.earlier_out)));
       TACC_RETURN_IF_ERROR(WantDims("earlier_out", call.in(at.earlier_out), types[0].dims));
@@ -209,18 +221,18 @@ OpDef AttentionForward(const char* name) {
   };
   op.rule = [=](const OpCall& call) -> absl::StatusOr<Rule> {
     const AttentionOperands at = Of(name, call);
-    AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1), call);
-    f.rule.in = {f.q, f.k, f.k};
+    AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1), call.in(2), call);
+    f.rule.in = {f.q, f.k, f.v};
     if (at.sinks >= 0) f.rule.in.push_back(f.sinks);
-    if (at.earlier_out >= 0) f.rule.in.insert(f.rule.in.end(), {f.q, f.lse});
+    if (at.earlier_out >= 0) f.rule.in.insert(f.rule.in.end(), {f.out, f.lse});
     f.AddTrailing(at);
-    f.rule.out = {f.q, f.lse};
+    f.rule.out = {f.out, f.lse};
     return f.rule;
   };
-  op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), 2, call); };
+  op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), call.in(2), 1, call); };
   op.is_matmul = true;
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.AttentionBytes(call.in(0), call.in(1), KeyRuns(call.in(1), call));
+    return target.AttentionBytes(call.in(0), call.in(1), call.in(2), KeyRuns(call.in(1), call));
   };
   return op;
 }
@@ -282,25 +294,25 @@ void AddAttention(OpTable& table) {
     TACC_RETURN_IF_ERROR(CheckAttention(call, Of("attention_grad", call)));
     const TensorType& q = call.in(1);
     TACC_RETURN_IF_ERROR(WantFloating("dout", call.in(0)));
-    TACC_RETURN_IF_ERROR(WantDims("dout", call.in(0), q.dims));
+    TACC_RETURN_IF_ERROR(WantDims("dout", call.in(0), WithHeadDim(q, call.in(3).dims[3]).dims));
     TACC_RETURN_IF_ERROR(WantType("out", call.in(4), call.in(0)));
     TACC_RETURN_IF_ERROR(WantType("lse", call.in(5), LogSumExpType(q)));
     return Types{ResultType(call, q), ResultType(call, call.in(2)), ResultType(call, call.in(3))};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    AttentionFactors f = MakeAttentionFactors(call.in(1), call.in(2), call);
-    f.rule.in = {f.q, f.q, f.k, f.k, f.q, f.lse};
+    AttentionFactors f = MakeAttentionFactors(call.in(1), call.in(2), call.in(3), call);
+    f.rule.in = {f.out, f.q, f.k, f.v, f.out, f.lse};
     f.AddTrailing(Of("attention_grad", call));
-    f.rule.out = {f.q, f.k, f.k};
+    f.rule.out = {f.q, f.k, f.v};
     f.rule.linear_in = {{0}};
     return f.rule;
   };
   // Twice the forward's: the recomputation of the scores is not counted.
-  grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), 4, call); };
+  grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), call.in(3), 2, call); };
   grad.expand = ExpandAttentionGrad;
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.AttentionGradBytes(call.in(1), call.in(2), KeyRuns(call.in(2), call));
+    return target.AttentionGradBytes(call.in(1), call.in(2), call.in(3), KeyRuns(call.in(2), call));
   };
   table.Add(grad);
 }

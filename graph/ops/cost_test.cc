@@ -50,6 +50,8 @@ TEST_F(Cost, FlopsOfProducts) {
   // The steps of a ring share it.
   EXPECT_EQ(Flops("attention f32[2,8,2,4] f32[2,8,2,4] f32[2,8,2,4] causal=true scale=1.0 window=2 zigzag=2 block=4"),
             2 * 2.0 * 2 * 2 * 8 * 4 * 4 * 0.25 * (1 - 0.125));
+  // Scores with heads of 6, values of 4.
+  EXPECT_EQ(Flops("attention f32[2,5,3,6] f32[2,5,3,6] f32[2,5,3,4] causal=true scale=1.0"), 2.0 * 3 * 5 * 5 * (6 + 4));
   EXPECT_EQ(Flops("attention_joined f32[2,5,12,4] causal=true scale=1.0 group=2"), 2.0 * 2 * 6 * 5 * 5 * 4);
   for (const char* op : {"einsum", "einsum_accumulate", "einsum_joined", "attention_joined", "attention_joined_grad",
                          "attention", "attention_grad"}) {

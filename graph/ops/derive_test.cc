@@ -18,7 +18,7 @@ using interpreter::Arrays;
 
 // Operands of which no gradient exists though they are floating.
 bool IsConstantOperand(const Op& op, size_t operand) {
-  return (op == "select" && operand == 0) || (op == "rotary" && operand > 0);
+  return (op == "select" && operand == 0) || (op == "rotary" && operand > 0) || (op == "top_k" && operand == 1);
 }
 
 // The case with the derivative's nodes behind it, for the cotangent leaf "dy" of the first result; outputs

@@ -14,6 +14,9 @@
 namespace tacc::graph {
 namespace {
 
+// What kernels take: a warp of a GPU ranks the groups.
+constexpr int64_t kMaxTopKGroups = 32, kMaxTopKSummed = 4;
+
 Dims With(Dims dims, int64_t last) {
   dims.push_back(last);
   return dims;
@@ -91,20 +94,49 @@ void AddSoftmax(OpTable& table) {
   table.Add(grad);
 }
 
+// Checks the attributes groups, kept_groups and summed of a choice among n numbers.
+absl::Status CheckGroups(const OpCall& call, int64_t n) {
+  const int64_t groups = call.attr<int64_t>("groups", 1), kept = call.attr<int64_t>("kept_groups", groups);
+  const int64_t summed = call.attr<int64_t>("summed", 1);
+  if (groups < 1 || groups > kMaxTopKGroups || n % groups != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("groups=", groups, "; wanted a divisor of ", n, ", at most ", kMaxTopKGroups));
+  }
+  if (kept < 1 || kept > groups)
+    return absl::InvalidArgumentError(absl::StrCat("kept_groups=", kept, "; wanted 1 to ", groups));
+  const int64_t most = std::min(kMaxTopKSummed, n / groups);
+  if (summed < 1 || summed > most)
+    return absl::InvalidArgumentError(absl::StrCat("summed=", summed, "; wanted 1 to ", most));
+  return absl::OkStatus();
+}
+
 // The k largest of each row of p [T..., E], largest first, of equal ones the lower index; with normalize divided by
-// their sum.
+// their sum. With `choice`, of p's type, those of p where choice is largest, in choice's order. With groups they come
+// from the kept_groups groups of so many (equally large ones of neighbours) whose `summed` largest numbers have the
+// largest sums.
 void AddTopK(OpTable& table) {
   OpDef op;
   op.name = "top_k";
-  op.min_operands = op.max_operands = 1;
+  op.min_operands = 1;
+  op.max_operands = 2;
   op.num_results = 2;
-  op.attrs = {{"k", AttrKind::kInt}, {"normalize", AttrKind::kBool, AttrSpec::kOptional}};
+  op.attrs = {{"k", AttrKind::kInt},
+              {"normalize", AttrKind::kBool, AttrSpec::kOptional},
+              {"groups", AttrKind::kInt, AttrSpec::kOptional},
+              {"kept_groups", AttrKind::kInt, AttrSpec::kOptional},
+              {"summed", AttrKind::kInt, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& p = call.in(0);
     TACC_RETURN_IF_ERROR(WantProbabilities(p));
-    const int64_t k = call.attr<int64_t>("k");
-    if (k < 1 || k > p.dims.back())
-      return absl::InvalidArgumentError(absl::StrCat("k=", k, "; wanted 1 to ", p.dims.back(), ", the last dim of p"));
+    if (call.operands.size() > 1) TACC_RETURN_IF_ERROR(WantType("choice", call.in(1), p));
+    const int64_t n = p.dims.back();
+    TACC_RETURN_IF_ERROR(CheckGroups(call, n));
+    const int64_t groups = call.attr<int64_t>("groups", 1), kept = call.attr<int64_t>("kept_groups", groups);
+    const int64_t k = call.attr<int64_t>("k"), most = n / groups * kept;
+    if (k < 1 || k > most) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "k=", k, "; wanted 1 to ", most, groups == 1 ? ", the last dim of p" : ", what the kept groups hold"));
+    }
     const Dims slots = With(WithoutLast(p.dims), k);
     return Types{{p.dtype, slots}, {DType::kI32, slots}};
   };

@@ -219,6 +219,10 @@ TEST(InferAttentionOps, TypesOfResults) {
       {"rope_table inv_freq=[1.0,0.5] length=7", "f32[7,2], f32[7,2]"},
       {"rotary bf16[2,7,3,8] f32[7,2] f32[7,2] style=half", "bf16[2,7,3,8]"},
       {"attention bf16[2,5,6,8] bf16[2,5,3,8] bf16[2,5,3,8] causal=true scale=0.5", "bf16[2,5,6,8], f32[2,6,5]"},
+      {"attention bf16[2,5,6,8] bf16[2,5,3,8] bf16[2,5,3,4] causal=true scale=0.5", "bf16[2,5,6,4], f32[2,6,5]"},
+      {"attention_grad f32[2,5,6,4] f32[2,5,6,8] f32[2,5,3,8] f32[2,5,3,4] f32[2,5,6,4] f32[2,6,5] causal=true "
+       "scale=0.5",
+       "f32[2,5,6,8], f32[2,5,3,8], f32[2,5,3,4]"},
       {"attention_grad f32[2,5,6,8] f32[2,5,6,8] f32[2,5,3,8] f32[2,5,3,8] f32[2,5,6,8] f32[2,6,5] causal=true "
        "scale=0.5",
        "f32[2,5,6,8], f32[2,5,3,8], f32[2,5,3,8]"},
@@ -259,6 +263,8 @@ TEST(InferAttentionOps, ErrorsSayWhatIsWanted) {
       {"attention_continue f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2] f32[2,5,2,8] f32[2,2,5] causal=true "
        "scale=0.5 sinks=true",
        "attention_continue: sinks=true; the earlier results count them"},
+      {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,1,4] causal=true scale=0.5",
+       "attention: v is f32[2,5,1,4]; wanted f32[2,5,2,4]"},
       {"attention f32[2,5,2,8] f32[3,5,2,8] f32[2,5,2,8] causal=true scale=0.5",
        "attention: k is f32[3,5,2,8]; wanted f32[2,5,2,8]"},
       {"attention_grad f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2] causal=true "
@@ -297,6 +303,7 @@ TEST(InferExpertOps, TypesOfResults) {
   ExpectInferred({
       {"softmax bf16[2,3,5]", "f32[2,3,5]"},
       {"top_k f32[2,3,5] k=2", "f32[2,3,2], i32[2,3,2]"},
+      {"top_k f32[3,6] f32[3,6] k=4 groups=3 kept_groups=2 summed=2", "f32[3,4], i32[3,4]"},
       {"top_k_grad f32[2,3,2] f32[2,3,5] i32[2,3,2]", "f32[2,3,5]"},
       {"expert_counts i32[2,3,2] num_experts=5", "f32[5]"},
       {"expert_counts i32[2,3,2] num_experts=5 per_sample=true", "f32[2,5]"},
@@ -317,6 +324,12 @@ TEST(InferExpertOps, ErrorsSayWhatIsWanted) {
       {"softmax f32[]", "softmax: x is f32[]; wanted at least one dim"},
       {"softmax_grad bf16[3] bf16[3]", "softmax_grad: dy is bf16[3]; wanted f32 or f64 elements"},
       {"top_k f32[3,5] k=6", "top_k: k=6; wanted 1 to 5, the last dim of p"},
+      {"top_k f32[3,6] f32[3,5] k=2", "top_k: choice is f32[3,5]; wanted f32[3,6]"},
+      {"top_k f32[3,6] k=2 groups=4", "top_k: groups=4; wanted a divisor of 6, at most 32"},
+      {"top_k f32[3,64] k=2 groups=64", "top_k: groups=64; wanted a divisor of 64, at most 32"},
+      {"top_k f32[3,6] k=2 groups=3 kept_groups=4", "top_k: kept_groups=4; wanted 1 to 3"},
+      {"top_k f32[3,6] k=2 groups=3 kept_groups=1 summed=3", "top_k: summed=3; wanted 1 to 2"},
+      {"top_k f32[3,6] k=3 groups=3 kept_groups=1", "top_k: k=3; wanted 1 to 2, what the kept groups hold"},
       {"top_k bf16[3,5] k=2", "top_k: p is bf16[3,5]; wanted f32 or f64 elements"},
       {"top_k_grad f32[3,2] f32[3,5] i32[4,2]", "top_k_grad: ids is i32[4,2]; wanted dims [3,2]"},
       {"expert_counts i64[3,2] num_experts=5",

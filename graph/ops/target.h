@@ -29,11 +29,13 @@ class Target {
   virtual int64_t EinsumBytes(const ProductCall& /*product*/) const { return 0; }
   // y = acc + einsum(a, b).
   virtual int64_t EinsumAccumulateBytes(const ProductCall& product) const { return EinsumBytes(product); }
-  // q [B,S,H,D], k [B,T,K,D]. `key_runs`: pieces of the keys whose positions follow each other, at most.
-  virtual int64_t AttentionBytes(const TensorType& /*q*/, const TensorType& /*k*/, int64_t /*key_runs*/) const {
+  // q [B,S,H,D], k [B,T,K,D], v [B,T,K,V]. `key_runs`: pieces of the keys whose positions follow each other, at most.
+  virtual int64_t AttentionBytes(const TensorType& /*q*/, const TensorType& /*k*/, const TensorType& /*v*/,
+                                 int64_t /*key_runs*/) const {
     return 0;
   }
-  virtual int64_t AttentionGradBytes(const TensorType& /*q*/, const TensorType& /*k*/, int64_t /*key_runs*/) const {
+  virtual int64_t AttentionGradBytes(const TensorType& /*q*/, const TensorType& /*k*/, const TensorType& /*v*/,
+                                     int64_t /*key_runs*/) const {
     return 0;
   }
   // expert_matmul(x, ids, w) -> y.

@@ -54,15 +54,19 @@ class Cpu : public Target {
   }
 
   // For each thread the keys and values of one head, and blocks.
-  int64_t AttentionBytes(const TensorType& q, const TensorType& k, int64_t key_runs) const override {
-    const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = KeyRows(k, key_runs);
-    const int64_t thread = keys * (d + padded) + (kKeyBlock + 2 * kQueryBlock) * padded + kQueryBlock * kKeyBlock;
+  int64_t AttentionBytes(const TensorType& q, const TensorType& k, const TensorType& v,
+                         int64_t key_runs) const override {
+    const int64_t d = RoundUp(q.dims[3], 16), value = RoundUp(v.dims[3], 16), keys = KeyRows(k, key_runs);
+    const int64_t thread =
+        keys * (q.dims[3] + value) + (kKeyBlock + kQueryBlock) * d + kQueryBlock * value + kQueryBlock * kKeyBlock;
     return kSmall + processors_.threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
   }
 
-  int64_t AttentionGradBytes(const TensorType& q, const TensorType& k, int64_t key_runs) const override {
-    const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = KeyRows(k, key_runs);
-    const int64_t thread = keys * (2 * d + 3 * padded) + 3 * kQueryBlock * padded + 2 * kQueryBlock * kKeyBlock;
+  int64_t AttentionGradBytes(const TensorType& q, const TensorType& k, const TensorType& v,
+                             int64_t key_runs) const override {
+    const int64_t d = RoundUp(q.dims[3], 16), value = RoundUp(v.dims[3], 16), keys = KeyRows(k, key_runs);
+    const int64_t thread = keys * (q.dims[3] + v.dims[3] + 2 * d + value) +
+                           kQueryBlock * (d + value + std::max(d, value)) + 2 * kQueryBlock * kKeyBlock;
     return kSmall + processors_.threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
   }
 

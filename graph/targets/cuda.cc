@@ -49,8 +49,10 @@ class Cuda : public Target {
     return bytes;
   }
 
-  int64_t AttentionBytes(const TensorType& q, const TensorType& k, int64_t /*key_runs*/) const override {
-    if (!IsHalf(q.dtype)) return 0;
+  // Where values have another head dim than queries, kernels of our own compute it, in any dtype.
+  int64_t AttentionBytes(const TensorType& q, const TensorType& k, const TensorType& v,
+                         int64_t /*key_runs*/) const override {
+    if (!IsHalf(q.dtype) || v.dims[3] != q.dims[3]) return 0;
     const int64_t out = q.bytes() + Elements(q, 0, 3) * 4;
     const int64_t blocks = q.dims[0] * q.dims[2] * (RoundUp(q.dims[1], kAttentionBlock) / kAttentionBlock);
     const int64_t parts = blocks < kMaxMultiprocessors ? RoundUp(k.dims[1], kAttentionBlock) / kAttentionBlock : 1;
@@ -58,8 +60,10 @@ class Cuda : public Target {
     return out + (parts > 1 ? useful * kAttentionBlock * (AttentionHead(q.dims[3]) + 1) * 4 : 0) + kAttentionSlack;
   }
 
-  int64_t AttentionGradBytes(const TensorType& q, const TensorType& k, int64_t /*key_runs*/) const override {
-    if (!IsHalf(q.dtype)) return kSmall + Elements(q, 0, 3) * ByteSize(AccumulationType(q.dtype));
+  int64_t AttentionGradBytes(const TensorType& q, const TensorType& k, const TensorType& v,
+                             int64_t /*key_runs*/) const override {
+    if (!IsHalf(q.dtype) || v.dims[3] != q.dims[3])
+      return kSmall + Elements(q, 0, 3) * ByteSize(AccumulationType(q.dtype));
     const int64_t d = AttentionHead(q.dims[3]), rows = q.dims[0] * RoundUp(q.dims[1], kAttentionBlock) * q.dims[2];
     const int64_t shared = q.dims[2] == k.dims[2] ? 0 : 2 * q.dims[0] * k.dims[1] * q.dims[2] * d * ByteSize(q.dtype);
     // As the deterministic kernel, which takes more.

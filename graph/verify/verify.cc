@@ -64,7 +64,7 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
     return absl::InvalidArgumentError(absl::StrCat(what, " is ", Name(state.role), "; only weights may be"));
   if (state.kind == StateKind::kGradient || state.kind == StateKind::kOptimizer) {
     const State* weight = states.Find(WeightState(ParameterOf(state)));
-    if (weight != nullptr && weight->role == WeightRole::kFrozen)
+    if (weight != nullptr && !IsTrained(weight->role))
       return absl::InvalidArgumentError(absl::StrCat(what, " is of a frozen weight"));
   }
   if (absl::Status status = CheckPlacement(state.type, state.placement, program.mesh); !status.ok()) {

@@ -1,5 +1,6 @@
 // Softmax attention without a [S,T] matrix: blocks of scores that stay in cache.
-// Legend: B batch, S queries, T keys, H query heads, K key/value heads (H % K == 0), D head dim.
+// Legend: B batch, S queries, T keys, H query heads, K key/value heads (H % K == 0), D head dim of queries and keys, V of
+// values and results.
 #ifndef TACC_KERNELS_CONTRACT_ATTENTION_H_
 #define TACC_KERNELS_CONTRACT_ATTENTION_H_
 
@@ -37,7 +38,7 @@ struct AttentionParameters {
   // Rows behind the runs are padding.
   std::vector<SequenceRun> queries, keys;
   // Elements from a token of q, k, v (and of dq, dk, dv) to the next where they are heads of one tensor [B,S,H+2K,D];
-  // 0: each lies by itself. With a pitch S == T, and the views' data are those of their own first heads.
+  // 0: each lies by itself. With a pitch S == T, V == D, and the views' data are those of their own first heads.
   int64_t pitch = 0;
   AttentionDropout dropout;
 };
@@ -49,9 +50,16 @@ struct AttentionExtras {
   TensorView sinks;                     // [H]: the score of one more key of each head, of value 0; not with earlier_lse
 };
 
+// [B,S,H,V].
+inline Dims AttentionResultDims(const TensorView& q, const TensorView& v) {
+  Dims dims = q.dims;
+  dims[3] = v.dims[3];
+  return dims;
+}
+
 struct AttentionKernels {
-  // out [B,S,H,D] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64
-  // operands) = log of the sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads
+  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64 operands)
+  // = log of the sum of exp of the scores. q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V] of one dtype; query head h reads
   // key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the other
   // extras are dense.
   void (&Attention)(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,

@@ -8,6 +8,13 @@ namespace tacc::kernels {
 
 enum class TopKWeights { kPlain, kNormalized };  // kNormalized: divided by their sum
 
+// The experts are so many groups of neighbours; a row's are taken of the `kept` groups whose `summed` largest numbers
+// have the largest sums, of equal ones the lower.
+struct TopKGroups {
+  int64_t groups = 1, kept = 1, summed = 1;
+};
+inline constexpr int64_t kMaxTopKGroups = 32, kMaxTopKSummed = 4;
+
 struct RouterKernels {
   // y = exp(x) / sum of exp(x) of each row; y f32 or f64, may be x.
   void (&Softmax)(const TensorView& x, const TensorView& y);
@@ -15,9 +22,10 @@ struct RouterKernels {
   // dx = y (dy - sum of dy y); all of one type, f32 or f64. dx may be dy.
   void (&SoftmaxGrad)(const TensorView& dy, const TensorView& y, const TensorView& dx);
 
-  // The K largest of each row of p [T,E], f32 or f64, largest first, of equal ones the lower index: weights [T,K] of
-  // p's type, ids i32[T,K].
-  void (&TopK)(const TensorView& p, TopKWeights kind, const TensorView& weights, const TensorView& ids);
+  // Where choice [T,E] (p itself, or another of its type) is largest in each row, largest first, of equal ones the lower
+  // index: ids i32[T,K], and p's numbers there as weights [T,K]; p f32 or f64.
+  void (&TopK)(const TensorView& p, const TensorView& choice, const TopKGroups& groups, TopKWeights kind,
+               const TensorView& weights, const TensorView& ids);
 
   // dp [T,E] from dw [T,K]: zero where nothing was chosen.
   void (&TopKGrad)(const TensorView& dw, const TensorView& p, const TensorView& ids, TopKWeights kind,

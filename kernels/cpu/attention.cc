@@ -45,10 +45,12 @@ struct Problem {
           const AttentionParameters& p)
       : query_tiles(Tiles(p.queries, q.dims[1], AttentionHeads::kQueryBlock)),
         key_tiles(Tiles(p.keys, k.dims[1], AttentionHeads::kKeyBlock)) {
-    TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
+    TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && v.dims.rank() == 4);
+    TACC_KERNEL_CHECK(k.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && k.dims[2] == v.dims[2]);
     TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
     TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
-    TACC_KERNEL_CHECK(p.pitch == 0 || (p.pitch >= (q.dims[2] + 2 * k.dims[2]) * q.dims[3] && q.dims[1] == k.dims[1]));
+    TACC_KERNEL_CHECK(p.pitch == 0 || (p.pitch >= (q.dims[2] + 2 * k.dims[2]) * q.dims[3] && q.dims[1] == k.dims[1] &&
+                                       v.dims[3] == k.dims[3]));
     TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
     TACC_KERNEL_CHECK(first_keys.data == nullptr ||
                       (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
@@ -57,8 +59,10 @@ struct Problem {
              .num_heads = q.dims[2],
              .num_kv_heads = k.dims[2],
              .d = q.dims[3],
+             .value_d = v.dims[3],
              .query_pitch = p.pitch > 0 ? p.pitch : q.dims[2] * q.dims[3],
              .key_pitch = p.pitch > 0 ? p.pitch : k.dims[2] * k.dims[3],
+             .value_pitch = p.pitch > 0 ? p.pitch : v.dims[2] * v.dims[3],
              .causal = p.causal,
              .scale = p.scale,
              .window = p.window,
@@ -89,7 +93,7 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   if (q.size() == 0) return;
   Problem problem(q, k, v, extras.first_keys, parameters);
   AttentionHeads& heads = problem.heads;
-  TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  TACC_KERNEL_CHECK(out.dims == AttentionResultDims(q, v) && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   heads.y = Out(out);
   heads.out = Out(lse);
   if (extras.earlier_lse.data != nullptr) {
@@ -105,7 +109,7 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   const int threads = omp_get_max_threads();
   const int64_t tasks = q.dims[0] * heads.num_kv_heads, tiles = heads.num_query_tiles;
   const int64_t parts = tasks >= threads ? 1 : std::min<int64_t>(tiles, (2 * threads + tasks - 1) / tasks);
-  const int64_t stride = Aligned(AttentionHeads::ForwardScratch(heads.num_key_tiles, heads.d), q.dtype);
+  const int64_t stride = Aligned(heads.ForwardScratch(), q.dtype);
   Scratch scratch(threads * stride);
   ParallelFor(tasks * parts, 1, [&](int64_t begin, int64_t end) {
     char* own = static_cast<char*>(scratch.data()) + omp_get_thread_num() * stride;
@@ -124,15 +128,15 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   if (q.size() == 0 && k.size() == 0) return;
   Problem problem(q, k, v, first_keys, parameters);
   AttentionHeads& heads = problem.heads;
-  TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
-                    dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  TACC_KERNEL_CHECK(dout.dims == AttentionResultDims(q, v) && out.dims == dout.dims && dq.dims == q.dims &&
+                    dk.dims == k.dims && dv.dims == v.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   heads.y = Out(dq);
   heads.dout = In(dout);
   heads.out_value = In(out);
   heads.lse = In(lse);
   heads.dk = Out(dk);
   heads.dv = Out(dv);
-  const int64_t stride = Aligned(AttentionHeads::BackwardScratch(heads.num_key_tiles, heads.d), q.dtype);
+  const int64_t stride = Aligned(heads.BackwardScratch(), q.dtype);
   Scratch scratch(omp_get_max_threads() * stride);
   ParallelFor(q.dims[0] * heads.num_kv_heads, 1, [&](int64_t begin, int64_t end) {
     char* own = static_cast<char*>(scratch.data()) + omp_get_thread_num() * stride;

@@ -170,26 +170,61 @@ void SoftmaxGrad(const TensorView& dy, const TensorView& y, const TensorView& dx
   });
 }
 
-void TopK(const TensorView& p, TopKWeights kind, const TensorView& weights, const TensorView& ids) {
+// Index of the largest of the n numbers that `is_free` takes, of equal ones the first; -1: it takes none.
+template <typename T, typename F>
+int32_t LargestOf(const T* row, int64_t n, F is_free) {
+  int32_t best = -1;
+  for (int32_t e = 0; e < n; ++e) {
+    if ((best < 0 || row[e] > row[best]) && is_free(e)) best = e;
+  }
+  return best;
+}
+
+// Which groups of a row are kept, a bit each.
+template <typename T>
+uint32_t KeptGroups(const T* row, int64_t n, const TopKGroups& g) {
+  if (g.kept == g.groups) return ~uint32_t{0};
+  const int64_t size = n / g.groups;
+  T sums[kMaxTopKGroups];
+  for (int64_t group = 0; group < g.groups; ++group) {
+    const T* own = row + group * size;
+    int32_t taken[kMaxTopKSummed];
+    sums[group] = 0;
+    for (int64_t j = 0; j < g.summed; ++j) {
+      taken[j] = LargestOf(own, size, [&](int32_t e) { return std::find(taken, taken + j, e) == taken + j; });
+      sums[group] += own[taken[j]];
+    }
+  }
+  uint32_t kept = 0;
+  for (int64_t j = 0; j < g.kept; ++j)
+    kept |= uint32_t{1} << LargestOf(sums, g.groups, [&](int32_t group) { return (kept >> group & 1) == 0; });
+  return kept;
+}
+
+void TopK(const TensorView& p, const TensorView& choice, const TopKGroups& groups, TopKWeights kind,
+          const TensorView& weights, const TensorView& ids) {
   const int64_t n = p.row_length(), k = ids.row_length();
-  TACC_KERNEL_CHECK(k <= n && weights.dims == ids.dims && ids.dtype == DType::kI32 && weights.dtype == p.dtype &&
-                    ids.size() == p.num_rows() * k);
+  TACC_KERNEL_CHECK(weights.dims == ids.dims && ids.dtype == DType::kI32 && weights.dtype == p.dtype &&
+                    ids.size() == p.num_rows() * k && choice.dims == p.dims && choice.dtype == p.dtype);
+  TACC_KERNEL_CHECK(groups.groups >= 1 && groups.groups <= kMaxTopKGroups && n % groups.groups == 0 &&
+                    groups.kept <= groups.groups && groups.summed <= std::min(kMaxTopKSummed, n / groups.groups) &&
+                    k <= n / groups.groups * groups.kept);
   ForFloat(p.dtype, [&](auto* null) {
     using T = std::remove_pointer_t<decltype(null)>;
     ParallelFor(p.num_rows(), RowGrain(n * k), [&](int64_t first, int64_t limit) {
       for (int64_t i = first; i < limit; ++i) {
-        const T* row = p.as<T>() + i * n;
+        const T *numbers = p.as<T>() + i * n, *row = choice.as<T>() + i * n;
         T* w = weights.as<T>() + i * k;
         int32_t* chosen = ids.as<int32_t>() + i * k;
+        const uint32_t kept = KeptGroups(row, n, groups);
+        const int64_t size = n / groups.groups;
         double sum = 0;
         for (int64_t j = 0; j < k; ++j) {
-          int32_t best = -1;
-          for (int32_t e = 0; e < n; ++e) {
-            if ((best < 0 || row[e] > row[best]) && std::find(chosen, chosen + j, e) == chosen + j) best = e;
-          }
-          chosen[j] = best;
-          w[j] = row[best];
-          sum += row[best];
+          chosen[j] = LargestOf(row, n, [&](int32_t e) {
+            return (kept >> (e / size) & 1) != 0 && std::find(chosen, chosen + j, e) == chosen + j;
+          });
+          w[j] = numbers[chosen[j]];
+          sum += w[j];
         }
         for (int64_t j = 0; j < k && kind == TopKWeights::kNormalized; ++j) w[j] = static_cast<T>(w[j] / sum);
       }

@@ -27,13 +27,14 @@ bool IsNatural(const std::vector<SequenceRun>& runs, int64_t rows) {
 
 }  // namespace
 
-std::string AttentionLimit(const TensorView& q, const AttentionParameters& p) {
+std::string AttentionLimit(const TensorView& q, const TensorView& v, const AttentionParameters& p) {
   const int64_t largest = q.dtype == DType::kF64 ? 128 : 256;
   const auto text = [](const char* what, size_t got, int64_t limit) {
     return std::string("attention on a GPU: ") + what + ": " + std::to_string(got) + ", at most " +
            std::to_string(limit);
   };
-  if (q.dims.back() > largest) return text("head dim", q.dims.back(), largest) + " in " + Name(q.dtype);
+  const int64_t head_dim = std::max(q.dims.back(), v.dims.back());
+  if (head_dim > largest) return text("head dim", head_dim, largest) + " in " + Name(q.dtype);
   if (p.alibi_slopes.size() > kMaxAttentionHeads)
     return text("query heads with alibi slopes", p.alibi_slopes.size(), kMaxAttentionHeads);
   if (p.queries.size() > kMaxAttentionRuns) return text("runs of queries", p.queries.size(), kMaxAttentionRuns);

@@ -137,7 +137,7 @@ struct AttentionQueries {
     LoadTile<kRows, kD>(team, w.q, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d, q_rows);
     // Results over earlier keys, or zeros.
     LoadTile<kRows, kD>(team, earlier_out, w.OutOffset(b, queries.row, head), w.out_pitch, earlier_lse ? queries.n : 0,
-                        w.d, kv_rows);
+                        w.value_d, kv_rows);
     team.Sync();
     C sums[kOwn][kColumns], maximum[kOwn], total[kOwn];
     int64_t first[kOwn];
@@ -156,8 +156,7 @@ struct AttentionQueries {
     for (int64_t tile = 0; tile < num_key_tiles; ++tile) {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
       if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
-      const int64_t offset = w.KeyOffset(b, keys.row, kv);
-      LoadTile<kRows, kD>(team, w.k, offset, w.key_pitch, keys.n, w.d, kv_rows);
+      LoadTile<kRows, kD>(team, w.k, w.KeyOffset(b, keys.row, kv), w.key_pitch, keys.n, w.d, kv_rows);
       team.Sync();
       C own[kOwn][kOwn];
       MultiplyRows<kRows, kD>(q_rows, kv_rows, ty, tx, w.d, own);
@@ -170,7 +169,7 @@ struct AttentionQueries {
         }
       }
       team.Sync();
-      LoadTile<kRows, kD>(team, w.v, offset, w.key_pitch, keys.n, w.d, kv_rows);
+      LoadTile<kRows, kD>(team, w.v, w.ValueOffset(b, keys.row, kv), w.value_pitch, keys.n, w.value_d, kv_rows);
       C correction[kOwn], shift[kOwn];
       TACC_UNROLL
       for (int i = 0; i < kOwn; ++i) {
@@ -231,7 +230,7 @@ struct AttentionQueries {
     }
     KeepOwn<kRows, kD>(sums, ty, tx, kv_rows);
     team.Sync();
-    StoreTile<kRows, kD>(team, kv_rows, out, w.OutOffset(b, queries.row, head), w.out_pitch, queries.n, w.d);
+    StoreTile<kRows, kD>(team, kv_rows, out, w.OutOffset(b, queries.row, head), w.out_pitch, queries.n, w.value_d);
   }
 };
 
@@ -252,7 +251,7 @@ struct AttentionGradWork {
   TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, C* q_rows, C* dout_rows,
                                C* row_lse, C* row_delta) const {
     LoadTile<kRows, kD>(team, work.q, work.QueryOffset(b, tile.row, head), work.query_pitch, tile.n, work.d, q_rows);
-    LoadTile<kRows, kD>(team, dout, work.OutOffset(b, tile.row, head), work.out_pitch, tile.n, work.d, dout_rows);
+    LoadTile<kRows, kD>(team, dout, work.OutOffset(b, tile.row, head), work.out_pitch, tile.n, work.value_d, dout_rows);
     for (int i = team.rank(); i < kRows; i += kTeam) {
       const int64_t at = work.StatisticsOffset(b, tile.row + i, head);
       const C value = i < tile.n ? lse.Load<C>(at) : C(0);
@@ -261,9 +260,9 @@ struct AttentionGradWork {
     }
   }
   TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, C* k_rows, C* v_rows) const {
-    const int64_t offset = work.KeyOffset(b, tile.row, kv);
-    LoadTile<kRows, kD>(team, work.k, offset, work.key_pitch, tile.n, work.d, k_rows);
-    LoadTile<kRows, kD>(team, work.v, offset, work.key_pitch, tile.n, work.d, v_rows);
+    LoadTile<kRows, kD>(team, work.k, work.KeyOffset(b, tile.row, kv), work.key_pitch, tile.n, work.d, k_rows);
+    LoadTile<kRows, kD>(team, work.v, work.ValueOffset(b, tile.row, kv), work.value_pitch, tile.n, work.value_d,
+                        v_rows);
   }
 };
 
@@ -307,7 +306,7 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
         // Rows are keys here, columns queries.
         C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
         MultiplyRows<kRows, kD>(k_rows, q_rows, ty, tx, w.d, own);
-        MultiplyRows<kRows, kD>(v_rows, dout_rows, ty, tx, w.d, own_gradients);
+        MultiplyRows<kRows, kD>(v_rows, dout_rows, ty, tx, w.value_d, own_gradients);
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = tx + kSide * j;
@@ -331,9 +330,8 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
     KeepOwn<kRows, kD>(dk_sums, ty, tx, k_rows);
     KeepOwn<kRows, kD>(dv_sums, ty, tx, v_rows);
     team.Sync();
-    const int64_t offset = w.KeyOffset(b, keys.row, kv);
-    StoreTile<kRows, kD>(team, k_rows, dk, offset, w.key_pitch, keys.n, w.d);
-    StoreTile<kRows, kD>(team, v_rows, dv, offset, w.key_pitch, keys.n, w.d);
+    StoreTile<kRows, kD>(team, k_rows, dk, w.KeyOffset(b, keys.row, kv), w.key_pitch, keys.n, w.d);
+    StoreTile<kRows, kD>(team, v_rows, dv, w.ValueOffset(b, keys.row, kv), w.value_pitch, keys.n, w.value_d);
   }
 };
 
@@ -375,7 +373,7 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
       team.Sync();
       C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
       MultiplyRows<kRows, kD>(q_rows, k_rows, ty, tx, w.d, own);
-      MultiplyRows<kRows, kD>(dout_rows, v_rows, ty, tx, w.d, own_gradients);
+      MultiplyRows<kRows, kD>(dout_rows, v_rows, ty, tx, w.value_d, own_gradients);
       TACC_UNROLL
       for (int i = 0; i < kOwn; ++i) {
         const int query = ty + kSide * i;
@@ -453,14 +451,15 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
   if (q.size() == 0) return;
   const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
-  TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  TACC_KERNEL_CHECK(out.dims == AttentionResultDims(q, v) && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
   TACC_KERNEL_CHECK(extras.sinks.data == nullptr ||
                     (extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr));
   if (q.dtype == DType::kF64) return Forward<double, 128>(work, extras, out, lse);
-  if (work.d <= 64) return Forward<float, 64>(work, extras, out, lse);
-  if (work.d <= 128) return Forward<float, 128>(work, extras, out, lse);
+  const int32_t largest = std::max(work.d, work.value_d);
+  if (largest <= 64) return Forward<float, 64>(work, extras, out, lse);
+  if (largest <= 128) return Forward<float, 128>(work, extras, out, lse);
   Forward<float, 256>(work, extras, out, lse);
 }
 
@@ -469,8 +468,8 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv) {
   const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
-  TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
-                    dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  TACC_KERNEL_CHECK(dout.dims == AttentionResultDims(q, v) && out.dims == dout.dims && dq.dims == q.dims &&
+                    dk.dims == k.dims && dv.dims == v.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
   if (q.dtype == DType::kF64) {
     double* delta = static_cast<double*>(scratch.data());
@@ -479,8 +478,9 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   }
   float* delta = static_cast<float*>(scratch.data());
   FindAttentionDelta(work, dout, out, delta);
-  if (work.d <= 64) return Backward<float, 64>(work, dout, lse, delta, dq, dk, dv);
-  if (work.d <= 128) return Backward<float, 128>(work, dout, lse, delta, dq, dk, dv);
+  const int32_t largest = std::max(work.d, work.value_d);
+  if (largest <= 64) return Backward<float, 64>(work, dout, lse, delta, dq, dk, dv);
+  if (largest <= 128) return Backward<float, 128>(work, dout, lse, delta, dq, dk, dv);
   Backward<float, 256>(work, dout, lse, delta, dq, dk, dv);
 }
 
@@ -488,13 +488,15 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
 
 AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
                      const AttentionParameters& p) {
-  TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
+  TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && v.dims.rank() == 4);
+  TACC_KERNEL_CHECK(k.dims.Product(0, 3) == v.dims.Product(0, 3) && k.dims[1] == v.dims[1] && k.dims[2] == v.dims[2]);
   TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
   TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
-  const int64_t q_row = q.dims[2] * q.dims[3], k_row = k.dims[2] * k.dims[3];
-  TACC_KERNEL_CHECK(p.pitch == 0 || (p.pitch >= q_row + 2 * k_row && q.dims[1] == k.dims[1]));
-  TACC_KERNEL_CHECK(q_row <= INT32_MAX && k_row <= INT32_MAX && p.pitch <= INT32_MAX);
-  TACC_KERNEL_CHECK(AttentionLimit(q, p).empty());
+  const int64_t q_row = q.dims[2] * q.dims[3], k_row = k.dims[2] * k.dims[3], v_row = v.dims[2] * v.dims[3];
+  const int64_t out_row = q.dims[2] * v.dims[3];
+  TACC_KERNEL_CHECK(p.pitch == 0 || (p.pitch >= q_row + 2 * k_row && q.dims[1] == k.dims[1] && v_row == k_row));
+  TACC_KERNEL_CHECK(std::max({q_row, k_row, v_row, out_row, p.pitch}) <= INT32_MAX);
+  TACC_KERNEL_CHECK(AttentionLimit(q, v, p).empty());
   TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
   TACC_KERNEL_CHECK(first_keys.data == nullptr ||
                     (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
@@ -509,9 +511,11 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
                      static_cast<int32_t>(q.dims[2]),
                      static_cast<int32_t>(k.dims[2]),
                      static_cast<int32_t>(q.dims[3]),
+                     static_cast<int32_t>(v.dims[3]),
                      static_cast<int32_t>(p.pitch > 0 ? p.pitch : q_row),
                      static_cast<int32_t>(p.pitch > 0 ? p.pitch : k_row),
-                     static_cast<int32_t>(q_row),
+                     static_cast<int32_t>(p.pitch > 0 ? p.pitch : v_row),
+                     static_cast<int32_t>(out_row),
                      p.causal ? 1 : 0,
                      p.alibi_slopes.empty() ? 0 : 1,
                      static_cast<int32_t>(std::min<int64_t>(p.window, INT32_MAX)),

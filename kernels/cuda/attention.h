@@ -14,7 +14,7 @@ inline constexpr int kMaxAttentionHeads = 128;
 
 // Empty if kAttention (kernels/cuda/kernels.h) takes it; else which limit is passed: head dims up to 256 (128 in f64),
 // the two above. To be asked before it is called.
-std::string AttentionLimit(const TensorView& q, const AttentionParameters& parameters);
+std::string AttentionLimit(const TensorView& q, const TensorView& v, const AttentionParameters& parameters);
 
 // Attention by somebody else, for problems that it was made for: as Attention and AttentionGrad.
 class FastAttention {

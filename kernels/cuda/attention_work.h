@@ -61,15 +61,15 @@ struct WorkDropout {
   int64_t first_head, logical_queries, logical_keys;
 };
 
-// A call's operands: q, dq [B,S,H,D] with their tokens query_pitch elements apart; k, v, dk, dv [B,T,K,D], key_pitch;
-// out, dout [B,S,H,D] and lse, delta [B,H,S], dense.
+// A call's operands: q, dq [B,S,H,D] with their tokens query_pitch elements apart; k, dk [B,T,K,D], key_pitch; v, dv
+// [B,T,K,V], value_pitch; out, dout [B,S,H,V] and lse, delta [B,H,S], dense. D is d, V is value_d.
 struct AttentionWork {
   AnyIn q, k, v;
   const int32_t* first_keys;
   double scale;
   int64_t s, t;
-  int32_t num_batches, num_heads, num_kv_heads, d;
-  int32_t query_pitch, key_pitch, out_pitch;
+  int32_t num_batches, num_heads, num_kv_heads, d, value_d;
+  int32_t query_pitch, key_pitch, value_pitch, out_pitch;
   int32_t causal, has_slopes, window;
   double softcap;
   WorkDropout dropout;
@@ -80,8 +80,11 @@ struct AttentionWork {
     return (b * s + row) * query_pitch + head * d;
   }
   TACC_DEVICE int64_t KeyOffset(int64_t b, int64_t row, int64_t kv) const { return (b * t + row) * key_pitch + kv * d; }
+  TACC_DEVICE int64_t ValueOffset(int64_t b, int64_t row, int64_t kv) const {
+    return (b * t + row) * value_pitch + kv * value_d;
+  }
   TACC_DEVICE int64_t OutOffset(int64_t b, int64_t row, int64_t head) const {
-    return (b * s + row) * out_pitch + head * d;
+    return (b * s + row) * out_pitch + head * value_d;
   }
   TACC_DEVICE int64_t StatisticsOffset(int64_t b, int64_t row, int64_t head) const {
     return (b * num_heads + head) * s + row;
@@ -164,7 +167,7 @@ struct AttentionDelta {
 template <typename C>
 void FindAttentionDelta(const AttentionWork& work, const TensorView& dout, const TensorView& out, C* delta) {
   ForEachTeam(out.dims.Product(0, 3), kWarp, 0,
-              AttentionDelta<C>{In(dout), In(out), delta, work.s, work.num_heads, work.d});
+              AttentionDelta<C>{In(dout), In(out), delta, work.s, work.num_heads, work.value_d});
 }
 
 }  // namespace tacc::kernels::cuda

@@ -45,28 +45,70 @@ struct SoftmaxGradRow {
   }
 };
 
-// A warp finds the first of what comes behind the last one found: numbers from large to small, equal ones by index;
-// what is not a number counts as -infinity.
+// The numbers of a row from large to small, equal ones by index; what is not a number counts as -infinity.
+template <typename T>
+struct InOrder {
+  T last = static_cast<T>(HUGE_VAL);
+  int32_t last_id = -1;
+
+  static TACC_DEVICE T Number(T value) { return value == value ? value : -static_cast<T>(HUGE_VAL); }
+  // Is it behind the last one?
+  TACC_DEVICE bool IsNext(T value, int32_t id) const { return value < last || (value == last && id > last_id); }
+};
+
+// A warp finds the first of what comes behind the last one found.
 template <typename T>
 struct TopKOfRow {
-  const T* p;
+  const T *p, *choice;
   T* weights;
   int32_t* ids;
-  int32_t n, k;
+  int32_t n, k, groups, kept, summed;
   TopKWeights kind;
 
+  // Which groups are kept, a bit each: a thread sums a group's, and counts those before it.
+  TACC_DEVICE uint32_t KeptGroups(Team& team, const T* values) const {
+    if (kept == groups) return ~uint32_t{0};
+    const int32_t size = n / groups, own = team.rank();
+    T sum = -static_cast<T>(HUGE_VAL);
+    if (own < groups) {
+      sum = 0;
+      InOrder<T> order;
+      for (int32_t j = 0; j < summed; ++j) {
+        T best = -static_cast<T>(HUGE_VAL);
+        int32_t id = size;
+        for (int32_t e = 0; e < size; ++e) {
+          const T value = order.Number(values[own * size + e]);
+          if (!order.IsNext(value, e) || value < best || (value == best && e > id)) continue;
+          best = value;
+          id = e;
+        }
+        order = {best, id};
+        sum += best;
+      }
+    }
+    int32_t before = 0;
+    for (int mask = 1; mask < kWarp; ++mask) {
+      const T other = team.Exchange(sum, mask);
+      before += (own ^ mask) < groups && (other > sum || (other == sum && (own ^ mask) < own)) ? 1 : 0;
+    }
+    int32_t bits = own < groups && before < kept ? static_cast<int32_t>(uint32_t{1} << own) : 0;
+    for (int mask = 1; mask < kWarp; mask *= 2) bits |= team.Exchange(bits, mask);
+    return static_cast<uint32_t>(bits);
+  }
+
   TACC_DEVICE void operator()(Team& team, int64_t row) const {
-    const T infinity = static_cast<T>(HUGE_VAL), *values = p + row * n;
-    T last = infinity;
-    int32_t last_id = -1;
+    const T infinity = static_cast<T>(HUGE_VAL), *numbers = p + row * n, *values = choice + row * n;
+    const uint32_t groups_kept = KeptGroups(team, values);
+    const int32_t size = n / groups;
+    InOrder<T> order;
     double sum = 0;
     for (int32_t j = 0; j < k; ++j) {
       T best = -infinity;
       int32_t id = n;
       for (int32_t e = team.rank(); e < n; e += team.size()) {
-        const T value = values[e] == values[e] ? values[e] : -infinity;
-        const bool is_behind = value < last || (value == last && e > last_id);
-        if (!is_behind || value < best || (value == best && e > id)) continue;
+        if ((groups_kept >> (e / size) & 1) == 0) continue;
+        const T value = order.Number(values[e]);
+        if (!order.IsNext(value, e) || value < best || (value == best && e > id)) continue;
         best = value;
         id = e;
       }
@@ -77,12 +119,11 @@ struct TopKOfRow {
         best = other;
         id = other_id;
       }
-      last = best;
-      last_id = id;
-      sum += values[id];
+      order = {best, id};
+      sum += numbers[id];
       if (team.rank() != 0) continue;
       ids[row * k + j] = id;
-      weights[row * k + j] = values[id];
+      weights[row * k + j] = numbers[id];
     }
     for (int32_t j = 0; team.rank() == 0 && j < k && kind == TopKWeights::kNormalized; ++j)
       weights[row * k + j] = static_cast<T>(weights[row * k + j] / sum);
@@ -187,14 +228,19 @@ void SoftmaxGrad(const TensorView& dy, const TensorView& y, const TensorView& dx
   });
 }
 
-void TopK(const TensorView& p, TopKWeights kind, const TensorView& weights, const TensorView& ids) {
+void TopK(const TensorView& p, const TensorView& choice, const TopKGroups& groups, TopKWeights kind,
+          const TensorView& weights, const TensorView& ids) {
   const int64_t n = p.row_length(), k = ids.row_length();
-  TACC_KERNEL_CHECK(k <= n && weights.dims == ids.dims && ids.dtype == DType::kI32 && weights.dtype == p.dtype &&
-                    IsWide(p) && ids.size() == p.num_rows() * k && n < int64_t{1} << 31);
+  TACC_KERNEL_CHECK(weights.dims == ids.dims && ids.dtype == DType::kI32 && weights.dtype == p.dtype && IsWide(p) &&
+                    ids.size() == p.num_rows() * k && n < int64_t{1} << 31);
+  TACC_KERNEL_CHECK(choice.dims == p.dims && choice.dtype == p.dtype && groups.groups >= 1 && groups.groups <= kWarp &&
+                    n % groups.groups == 0 && groups.kept <= groups.groups && groups.summed <= n / groups.groups &&
+                    k <= n / groups.groups * groups.kept);
   WithComputeType({p}, [&]<typename T>(T) {
     ForEachTeam(p.num_rows(), kWarp, 0,
-                TopKOfRow<T>{p.as<T>(), weights.as<T>(), ids.as<int32_t>(), static_cast<int32_t>(n),
-                             static_cast<int32_t>(k), kind});
+                TopKOfRow<T>{p.as<T>(), choice.as<T>(), weights.as<T>(), ids.as<int32_t>(), static_cast<int32_t>(n),
+                             static_cast<int32_t>(k), static_cast<int32_t>(groups.groups),
+                             static_cast<int32_t>(groups.kept), static_cast<int32_t>(groups.summed), kind});
   });
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -79,6 +80,52 @@ TEST(Attention, MatchesTheReferenceForwardAndBackward) {
                       dv.GuardsIntact());
         }
       }
+    }
+  }
+}
+
+// x with `head_dim` entries in its last dim: zeros behind its own.
+Tensor Widened(const Tensor& x, int64_t head_dim) {
+  Dims dims = x.dims;
+  dims[3] = head_dim;
+  Tensor wide(dims);
+  const int64_t own = x.dims[3], rows = x.dims.Product(0, 3);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t d = 0; d < std::min(own, head_dim); ++d) wide.values[row * head_dim + d] = x.values[row * own + d];
+  }
+  return wide;
+}
+
+// Zeros change no score, and values of zero give results of zero.
+TEST(Attention, ValuesMayHaveAnotherHeadDim) {
+  struct HeadDims {
+    int64_t d, value;
+  };
+  for (const HeadDims& c : {HeadDims{24, 16}, HeadDims{8, 40}, HeadDims{100, 70}, HeadDims{192, 128}, HeadDims{1, 3}}) {
+    for (DType dtype : kFloats) {
+      if (c.d > 128 && dtype == DType::kF64) continue;  // not on a GPU
+      SCOPED_TRACE(std::string(Name(dtype)) + " " + std::to_string(c.d) + " " + std::to_string(c.value));
+      const int64_t widest = std::max(c.d, c.value);
+      const Dims q_dims{2, 70, 4, c.d}, k_dims{2, 70, 2, c.d}, v_dims{2, 70, 2, c.value}, out_dims{2, 70, 4, c.value};
+      const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+      const Tensor v = Rounded(Random(v_dims, 3), dtype), dout = Rounded(Random(out_dims, 4), dtype);
+      const AttentionParameters parameters{.causal = true, .scale = 1 / std::sqrt(static_cast<double>(c.d))};
+      const auto want =
+          reference::Attention(Widened(q, widest), Widened(k, widest), Widened(v, widest), true, parameters.scale, {});
+      const auto gradient = reference::AttentionGrad(Widened(dout, widest), Widened(q, widest), Widened(k, widest),
+                                                     Widened(v, widest), true, parameters.scale, {});
+      const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+      const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, out_dims);
+      const Buffer lse(wide, Dims{2, 4, 70}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, v_dims);
+      tested.attention.Attention(bq, bk, bv, {}, parameters, out, lse);
+      EXPECT_LE(MaxError(Widened(out.ToTensor(), widest), want.out, 1), Tolerance(dtype));
+      EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype));
+      tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+      EXPECT_LE(MaxError(Widened(dq.ToTensor(), widest), gradient.dq, 1), Tolerance(dtype));
+      EXPECT_LE(MaxError(Widened(dk.ToTensor(), widest), gradient.dk, 1), 2 * Tolerance(dtype));
+      EXPECT_LE(MaxError(Widened(dv.ToTensor(), widest), gradient.dv, 1), 2 * Tolerance(dtype));
+      EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact() && dq.GuardsIntact() && dk.GuardsIntact() &&
+                  dv.GuardsIntact());
     }
   }
 }

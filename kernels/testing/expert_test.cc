@@ -69,18 +69,36 @@ TEST(TopK, TakesTheLargestAndOfEqualOnesTheFirst) {
   const Buffer p(DType::kF32, Tensor(Dims{2, 5}, {0.25, 0.5, 0.0625, 0.5, 0.25, 0, 0, 0, 0, 1}));
   const Buffer weights(DType::kF32, Dims{2, 3});
   std::vector<int32_t> ids(6);
-  tested.router.TopK(p, TopKWeights::kPlain, weights, Ids(ids, {2, 3}));
+  tested.router.TopK(p, p, {}, TopKWeights::kPlain, weights, Ids(ids, {2, 3}));
   EXPECT_EQ(ids, (std::vector<int32_t>{1, 3, 0, 4, 0, 1}));
   EXPECT_EQ(weights.ToTensor().values, (std::vector<double>{0.5, 0.5, 0.25, 1, 0, 0}));
-  tested.router.TopK(p, TopKWeights::kNormalized, weights, Ids(ids, {2, 3}));
+  tested.router.TopK(p, p, {}, TopKWeights::kNormalized, weights, Ids(ids, {2, 3}));
   EXPECT_LE(MaxError(weights.ToTensor(), Tensor(Dims{2, 3}, {0.4, 0.4, 0.2, 1, 0, 0}), 1), 1e-7);
+}
+
+TEST(TopK, IsChosenByOtherNumbersFromTheBestGroups) {
+  // Groups of two: their largest numbers are 4, 3, 5, 5, their sums 4, 6, 5, 5.
+  const Buffer choice(DType::kF32, Tensor(Dims{1, 8}, {4, 0, 3, 3, 5, 0, 0, 5}));
+  const Buffer p(DType::kF32, Tensor(Dims{1, 8}, {1, 2, 3, 4, 5, 6, 7, 8})), weights(DType::kF32, Dims{1, 3});
+  std::vector<int32_t> ids(3);
+  const TensorView id_view = Ids(ids, {1, 3});
+  tested.router.TopK(p, choice, {4, 4, 1}, TopKWeights::kPlain, weights, id_view);
+  EXPECT_EQ(ids, (std::vector<int32_t>{4, 7, 0}));
+  EXPECT_EQ(weights.ToTensor().values, (std::vector<double>{5, 8, 1}));
+  tested.router.TopK(p, choice, {4, 2, 2}, TopKWeights::kPlain, weights, id_view);
+  EXPECT_EQ(ids, (std::vector<int32_t>{4, 2, 3}));  // of equal groups the first
+  tested.router.TopK(p, choice, {4, 3, 1}, TopKWeights::kNormalized, weights, id_view);
+  EXPECT_EQ(ids, (std::vector<int32_t>{4, 7, 0}));
+  EXPECT_LE(MaxError(weights.ToTensor(), Tensor(Dims{1, 3}, {5.0 / 14, 8.0 / 14, 1.0 / 14}), 1), 1e-7);
+  tested.router.TopK(p, choice, {2, 1, 2}, TopKWeights::kPlain, weights, id_view);  // 7 against 10
+  EXPECT_EQ(ids, (std::vector<int32_t>{4, 7, 5}));
 }
 
 TEST(TopK, OfRowsThatAreNotNumbersGivesValidIds) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Buffer p(DType::kF32, Tensor(Dims{1, 3}, {nan, nan, nan})), weights(DType::kF32, Dims{1, 2});
   std::vector<int32_t> ids(2);
-  tested.router.TopK(p, TopKWeights::kPlain, weights, Ids(ids, {1, 2}));
+  tested.router.TopK(p, p, {}, TopKWeights::kPlain, weights, Ids(ids, {1, 2}));
   EXPECT_EQ(ids, (std::vector<int32_t>{0, 1}));
 }
 
@@ -93,7 +111,7 @@ TEST(TopK, GradientReachesWhatWasChosen) {
     const Buffer in(DType::kF64, p), d(DType::kF64, dw), weights(DType::kF64, Dims{kRows, kK}),
         dp(DType::kF64, Dims{kRows, kN});
     std::vector<int32_t> ids(kRows * kK);
-    tested.router.TopK(in, kind, weights, Ids(ids, {kRows, kK}));
+    tested.router.TopK(in, in, {}, kind, weights, Ids(ids, {kRows, kK}));
     tested.router.TopKGrad(d, in, Ids(ids, {kRows, kK}), kind, dp);
     const auto loss = [&](const Tensor& at) {
       double sum = 0;

@@ -74,6 +74,20 @@ json Config(const std::string& family) {
                  {"intermediate_size", 18},      {"num_hidden_layers", 2}, {"num_attention_heads", 4},
                  {"max_position_embeddings", 32}};
   if (family == "baichuan") return config;
+  if (family == "deepseek_v2" || family == "deepseek_v3") {
+    config.update({{"n_routed_experts", 4},
+                   {"n_shared_experts", 1},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 10},
+                   {"first_k_dense_replace", 1},
+                   {"q_lora_rank", 4},
+                   {"kv_lora_rank", 4},
+                   {"qk_nope_head_dim", 12},
+                   {"qk_rope_head_dim", 4},
+                   {"v_head_dim", 14}});
+    if (family == "deepseek_v3") config.update({{"n_group", 2}, {"topk_group", 1}});
+    return config;
+  }
   config["num_key_value_heads"] = 2;
   config["head_dim"] = 6;
   if (family == "granitemoe") config["num_local_experts"] = 4;

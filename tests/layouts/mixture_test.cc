@@ -1,6 +1,8 @@
 // A mixture of experts in layouts of dp, fsdp, ep, cp and tp against one rank, on simulated ranks in double precision.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <random>
 
 #include "absl/strings/match.h"
@@ -20,6 +22,7 @@ constexpr double kNoOverflow = 2.0;  // experts / experts of a token
 struct Layout {
   std::string family = "mixtral";
   int64_t dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
+  int64_t pp = 1;
   int64_t accumulation = 1;
   double buffer_factor = kNoOverflow;
   int64_t expert_ranks = 0;     // of the buffers; 0: ep
@@ -49,6 +52,20 @@ nlohmann::json Config(const std::string& family, int64_t experts) {
                            {"intermediate_size", 6},       {"num_hidden_layers", 2},       {"num_attention_heads", 4},
                            {"num_key_value_heads", 2},     {"num_local_experts", experts}, {"num_experts_per_tok", 2},
                            {"output_router_logits", true}, {"router_aux_loss_coef", 0.3}};
+  if (absl::StartsWith(family, "deepseek")) {
+    config.update({{"n_routed_experts", experts},
+                   {"n_shared_experts", 1},
+                   {"moe_intermediate_size", 6},
+                   {"first_k_dense_replace", 0},
+                   {"kv_lora_rank", 5},
+                   {"q_lora_rank", 6},
+                   {"qk_nope_head_dim", 4},
+                   {"qk_rope_head_dim", 2},
+                   {"v_head_dim", 3},
+                   {"num_key_value_heads", 4}});
+    for (const char* key : {"num_local_experts", "router_aux_loss_coef", "output_router_logits"}) config.erase(key);
+  }
+  if (family == "deepseek_v3") config.update({{"n_group", 2}, {"topk_group", 1}});
   if (family == "qwen2_moe") {
     config["moe_intermediate_size"] = 6;
     config["shared_expert_intermediate_size"] = 10;
@@ -80,13 +97,14 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.experts.sequence_groups = layout.sequence_groups > 0 ? layout.sequence_groups : layout.cp * layout.tp;
   options.partition.mesh = {
       {{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"ep", layout.ep}, {"cp", layout.cp}, {"tp", layout.tp}}};
+  if (layout.pp > 1) options.partition.mesh.axes.push_back({"pp", layout.pp});
   options.partition.batch_axes = {0, 1, 2};
   options.partition.sequence_axes = {3};
   options.partition.at_rest_axes = {1, 3};
   for (const char* axis : {"vocab", "heads", "kv_heads", "mlp"}) options.partition.in_use_axes[axis] = {4};
   options.partition.in_use_axes["experts"] = {2};
   options.partition.residual = {"model.embed_tokens", {{0, 1, 2}, {3, 4}, {}}};
-  options.partition.units = options.schedule.units = {"model.layers.0", "model.layers.1"};
+  options.partition.units = options.schedule.units = options.stages.units = {"model.layers.0", "model.layers.1"};
   options.remat.units.assign(options.partition.units.begin(), options.partition.units.begin() + layout.num_repeated);
   return Compile(*forward, ops, options);
 }
@@ -133,12 +151,17 @@ TEST_P(MixtureTest, SharesWorkAndMemory) {
     return flops;
   };
   EXPECT_LE(expert_flops(part->stages[0]), 1.05 * expert_flops(whole->stages[0]) / static_cast<double>(layout.ranks()));
+  int num_states = 0;
   for (const State& state : part->stages[0].states) {
-    if (state.name.find("experts") == std::string::npos || state.kind != StateKind::kOptimizer) continue;
+    // Granite's are called input_linear and output_linear.
+    const bool of_experts = absl::StrContains(state.name, ".experts.") || absl::StrContains(state.name, "put_linear");
+    if (!of_experts || state.kind != StateKind::kOptimizer) continue;
+    ++num_states;
     EXPECT_EQ(state.type.num_elements() * layout.fsdp * layout.ep * layout.cp * layout.tp,
               state.placement.global.num_elements())
         << state.name;
   }
+  EXPECT_EQ(num_states, 2 * 2 * 3);  // two moments of three matrices in each of two layers
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MixtureTest,
@@ -152,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MixtureTest,
 
 std::vector<Layout> LayoutsOfOtherFamilies() {
   std::vector<Layout> layouts;
-  for (const char* family : {"qwen2_moe", "granitemoe"}) {
+  for (const char* family : {"qwen2_moe", "granitemoe", "deepseek_v2", "deepseek_v3"}) {
     for (Layout layout :
          {Layout{.fsdp = 2}, Layout{.tp = 2}, Layout{.cp = 2}, Layout{.ep = 2, .accumulation = 2}, Layout{.ep = 4},
           Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2}, Layout{.ep = 2, .num_repeated = 2}}) {
@@ -225,6 +248,73 @@ TEST(Overflow, AtRandomIsAsSimulated) {
             2 * OverflowAtRandom(*forward, {.ranks = kRanks, .buffer_factor = 1.1}));
   EXPECT_EQ(OverflowAtRandom(*forward, {.ranks = kRanks, .buffer_factor = 4}), 0);
   EXPECT_EQ(OverflowAtRandom(*forward, {.ranks = 1, .buffer_factor = 1}), 0);
+}
+
+// Losses of each step, on ranks of all stages.
+absl::StatusOr<std::vector<double>> TrainStages(const Layout& layout, const OpTable& ops) {
+  const auto compiled = CompileLayout(layout, ops);
+  if (!compiled.ok()) return compiled.status();
+  interpreter::PipelineSimulation simulation(compiled->stages);
+  std::map<std::string, interpreter::Array> weights;
+  for (const Program& program : compiled->stages) {
+    for (const State& state : program.states) {
+      if (state.kind != StateKind::kWeight) continue;
+      std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(state.name)));
+      std::normal_distribution<double> normal(state.init == "ones" ? 1.0 : 0.0, 0.4);
+      interpreter::Array& weight = weights[state.name] = interpreter::Array::Filled(state.logical_dims(), 0);
+      for (double& x : weight.values) x = normal(random);
+    }
+  }
+  for (const auto& [name, weight] : weights) {
+    if (auto status = simulation.SetState(name, weight); !status.ok()) return status;
+  }
+  const int64_t rows = kGlobalBatch / layout.accumulation;
+  std::vector<double> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    const auto status = simulation.RunStep(
+        [&](int64_t micro_batch) { return RandomRows(step, micro_batch * rows, rows, kSeq, kVocab); });
+    if (!status.ok()) return status;
+    losses.push_back(simulation.outputs(0).at("loss").values[0]);
+  }
+  return losses;
+}
+
+class MixturePipelineTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(MixturePipelineTest, EqualsOneRank) {
+  const OpTable ops;
+  const auto one = TrainStages({.family = GetParam(), .accumulation = 2}, ops);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_NE(one->front(), one->back());
+  for (const Layout& layout : {Layout{.pp = 2}, Layout{.fsdp = 2, .tp = 2, .pp = 2}, Layout{.ep = 2, .pp = 2}}) {
+    Layout many = layout;
+    many.family = GetParam();
+    many.accumulation = 2;
+    const auto losses = TrainStages(many, ops);
+    ASSERT_TRUE(losses.ok()) << losses.status();
+    for (int64_t i = 0; i < kSteps; ++i) ExpectNear((*losses)[i], (*one)[i], 1e-11, Name(many));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, MixturePipelineTest,
+                         testing::Values("mixtral", "qwen2_moe", "granitemoe", "deepseek_v2", "deepseek_v3"),
+                         [](const auto& info) { return info.param; });
+
+TEST(ChoiceBias, IsABufferThatNothingTrains) {
+  const OpTable ops;
+  const auto compiled = CompileLayout({.family = "deepseek_v3", .fsdp = 2}, ops);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  int num_buffers = 0;
+  for (const State& state : compiled->stages[0].states) {
+    if (!absl::EndsWith(state.name, ".e_score_correction_bias")) {
+      EXPECT_EQ(state.role, WeightRole::kTrained) << state.name;
+      continue;
+    }
+    EXPECT_EQ(state.kind, StateKind::kWeight) << state.name;
+    EXPECT_EQ(state.role, WeightRole::kBuffer) << state.name;
+    ++num_buffers;
+  }
+  EXPECT_EQ(num_buffers, 2);
 }
 
 TEST(Overflow, RanksMustDivideExperts) {

@@ -20,7 +20,7 @@ class Case:
 
     @property
     def has_experts(self) -> bool:
-        return self.family in _MIXTURES
+        return self.family in _MIXTURES or self.family.startswith("deepseek")
 
     @property
     def vocab_size(self) -> int:
@@ -60,6 +60,19 @@ def _mixture(
     case = _rotary("llama", name, sizes, kv_heads, batch, seq_len, draws, **config | more)
     case.family = case.config["model_type"] = family
     return case
+
+
+def _deepseek(
+    version: int, name: str, sizes: dict, ranks: tuple, dims: tuple, experts: tuple, batch: int, seq_len: int, **more
+) -> Case:
+    """`ranks`: of the latents of queries and keys; `dims`: of a head's parts without and with positions, and its values.
+    transformers rotates V2's as complex numbers where they lie, so all that lies before them is even."""
+    config = {"model_type": f"deepseek_v{version}", "architectures": [f"DeepseekV{version}ForCausalLM"], **sizes}
+    config |= dict(zip(("q_lora_rank", "kv_lora_rank"), ranks))
+    config |= dict(zip(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), dims))
+    config |= dict(zip(("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"), experts))
+    config |= {"max_position_embeddings": 64, "pad_token_id": None, "eos_token_id": 0}
+    return Case(config["model_type"], name, config | more, batch, seq_len, bf16_draws=5)
 
 
 def _native_olmo(
@@ -359,6 +372,33 @@ TRAINING_CASES = [
         "granitemoe", "seven experts, one kv head", _sizes(103, 42, 23, 2, 7), 1, (7, 3), 3, 13,
         residual_multiplier=-0.7, attention_multiplier=0.8, logits_scaling=0.9, router_aux_loss_coef=0.2,
     ),
+    _deepseek(
+        2, "queries of the token", _sizes(71, 48, 57, 3, 6), (None, 14), (8, 6, 9), (6, 3, 19), 3, 17,
+        n_shared_experts=2, first_k_dense_replace=1,
+    ),
+    _deepseek(
+        2, "groups, yarn with mscale", _sizes(63, 50, 43, 2, 5), (17, 12), (6, 8, 10), (6, 2, 23), 2, 21,
+        n_shared_experts=1, topk_method="group_limited_greedy", n_group=3, topk_group=2, routed_scaling_factor=1.7,
+        rope_scaling=_yarn_rope(4.0, 16, mscale=0.707, mscale_all_dim=0.5),
+    ),
+    _deepseek(
+        2, "biases, tied, large values", _sizes(57, 45, 41, 3, 3), (13, 10), (6, 4, 15), (5, 2, 17), 3, 13,
+        n_shared_experts=3, first_k_dense_replace=2, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+    ),
+    _deepseek(
+        3, "groups", _sizes(69, 48, 53, 3, 6), (15, 12), (6, 4, 9), (8, 3, 21), 3, 17,
+        n_shared_experts=1, first_k_dense_replace=1, n_group=4, topk_group=2,
+    ),
+    _deepseek(
+        3, "queries of the token, halves, tied", _sizes(61, 50, 43, 2, 5), (None, 14), (7, 6, 5), (6, 2, 25), 2, 21,
+        n_shared_experts=2, first_k_dense_replace=0, n_group=1, topk_group=1, norm_topk_prob=False,
+        routed_scaling_factor=1.0, rope_interleave=False, tie_word_embeddings=True,
+    ),
+    _deepseek(
+        3, "biases, yarn with mscale", _sizes(59, 45, 47, 3, 3), (11, 10), (5, 8, 13), (6, 2, 19), 3, 13,
+        n_shared_experts=1, first_k_dense_replace=1, n_group=3, topk_group=1, attention_bias=True,
+        rope_scaling=_yarn_rope(8.0, 8, mscale=1.0, mscale_all_dim=0.8),
+    ),
     _native_olmo(
         "as OLMo-1B", 101, (99, 36, 2, 6), 3, 17,
         mlp_ratio=8, weight_tying=True, rope=True, include_bias=False, layer_norm_with_affine=False,
@@ -469,6 +509,14 @@ GRAPH_CASES = TRAINING_CASES + [
         rope_scaling=_longrope(16, 3, attention_factor=1.25),
     ),
     _mixture("mixtral", "short window", _SMALL, 2, (4, 2), 2, 21, sliding_window=5),
+    _mixture(
+        "qwen2_moe", "windows of even layers", _sizes(51, 24, 31, 3, 4), 2, (4, 2), 2, 21, moe_intermediate_size=13,
+        shared_expert_intermediate_size=17, use_sliding_window=True, sliding_window=5, max_window_layers=2,
+    ),
+    _mixture(
+        "qwen3_moe", "windows of all layers", _SMALL, 2, (4, 2), 2, 21, moe_intermediate_size=13,
+        use_sliding_window=True, sliding_window=5, max_window_layers=1,
+    ),
     _mixture(
         "qwen2_moe", "windows of even layers below one", _sizes(51, 24, 31, 4, 4), 2, (4, 2), 2, 21,
         moe_intermediate_size=17, shared_expert_intermediate_size=13,

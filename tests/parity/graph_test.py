@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch_interpreter
 from cases import GRAPH_CASES, STRETCHED, Case
-from references import KeepDouble, bloom_slopes_in_double, build, in_double, inv_freqs_of, loss_of, make_tokens, save, stored
+from references import KeepDouble, bloom_slopes_in_double, build, in_double, inv_freqs_of, loss_of, make_tokens, save, stored, stored_buffers
 
 PLAN = Path(os.environ["TACC_BUILD"]) / "tacc-plan"
 
@@ -57,6 +57,7 @@ def test_logits_loss_and_gradients(case: Case, tmp_path: Path):
         undo()
 
     params = {name: t.double().requires_grad_() for name, t in stored(reference).items()}
+    params |= {name: t.double() for name, t in stored_buffers(reference).items()}
     inputs = {"tokens": tokens.int(), "targets": targets.int(), "sample": torch.arange(case.batch)}
     run = {}
     for kind in ("logits", "loss"):

@@ -104,7 +104,14 @@ def build(case: Case, seed: int) -> nn.Module:
             value = torch.randn(parameter.shape, generator=generator) * 0.1
         with torch.no_grad():
             parameter.copy_(value if parameter.dim() >= 2 else parameter * 0 + value + _centre(module, parameter))
+    for buffer in _stored_buffers(module).values():
+        buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
     return module.train()
+
+
+def _stored_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """What is no parameter, and yet in the files."""
+    return {name: buffer for name, buffer in module.named_buffers() if name.endswith("e_score_correction_bias")}
 
 
 def _centre(module: nn.Module, parameter: nn.Parameter) -> float:
@@ -150,11 +157,16 @@ def _as_stored(name: str, tensor: torch.Tensor, family: str) -> list[tuple[str, 
     return [(f"{base}.{e}.{part}.weight", t[e]) for part, t in parts.items() for e in range(tensor.shape[0])]
 
 
+def stored_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Under their names in safetensors."""
+    return {name.removeprefix("inner."): buffer for name, buffer in _stored_buffers(module).items()}
+
+
 def save(case: Case, module: nn.Module, folder: Path) -> None:
     """A Hugging Face folder that `tacc` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config, indent=2))
-    tensors = {name: tensor.contiguous() for name, tensor in stored(module).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in (stored(module) | stored_buffers(module)).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -165,7 +177,8 @@ class KeepDouble(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64:
             wanted = list(args[1:]) + list(kwargs.values())
-            if func is torch.Tensor.float or (func is torch.Tensor.to and torch.float32 in wanted):
+            casts = (torch.Tensor.to, torch.Tensor.type)
+            if func is torch.Tensor.float or (func in casts and torch.float32 in wanted):
                 return args[0]
             if kwargs.get("dtype") is torch.float32:
                 kwargs["dtype"] = torch.float64

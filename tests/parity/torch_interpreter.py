@@ -144,8 +144,15 @@ def _expert_matmul(node: Node, x: torch.Tensor, ids: torch.Tensor, w: torch.Tens
     return [y.sum(2) if node.attrs.get("sum_slots", False) else y]
 
 
-def _top_k(node: Node, p: torch.Tensor):
-    weights, ids = p.topk(node.attrs["k"], dim=-1)
+def _top_k(node: Node, p: torch.Tensor, choice: torch.Tensor | None = None):
+    choice = (p if choice is None else choice).detach()
+    if groups := node.attrs.get("groups", 0):
+        of_group = choice.unflatten(-1, (groups, -1))
+        sums = of_group.topk(node.attrs["summed"], dim=-1).values.sum(-1)
+        kept = torch.zeros_like(sums).scatter(-1, sums.topk(node.attrs["kept_groups"], dim=-1).indices, 1.0)
+        choice = of_group.masked_fill(kept[..., None] == 0, float("-inf")).flatten(-2)
+    ids = choice.topk(node.attrs["k"], dim=-1).indices
+    weights = p.gather(-1, ids)
     return [weights / weights.sum(-1, keepdim=True) if node.attrs.get("normalize", False) else weights, ids]
 
 
@@ -212,7 +219,7 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
         case "softmax":
             return [x[0].softmax(-1)]
         case "top_k":
-            return _top_k(node, x[0])
+            return _top_k(node, *x)
         case "expert_counts":
             ids = x[0] if a.get("per_sample") else x[0][None]
             counts = torch.stack([torch.bincount(row.flatten(), minlength=a["num_experts"]) for row in ids]).to(dtype)

@@ -301,6 +301,19 @@ absl::Status ChooseTensors(const Checkpoint& checkpoint, const ExportRequest& re
   return MergeAdapters(parts->identity.adapter_config, adapters, &parts->tensors);
 }
 
+// Buffers are in fp32 in the files of some models of another dtype, and stay so. Without those files (random weights)
+// they have what config.json says.
+void KeepFp32(const std::string& model_dir, std::vector<ExportTensor>* tensors) {
+  const absl::StatusOr<std::unique_ptr<ModelWeights>> model = ModelWeights::Open(model_dir);
+  if (!model.ok()) return;
+  for (ExportTensor& output : *tensors) {
+    const auto it = (*model)->tensors().find(output.tensor.name);
+    if (it == (*model)->tensors().end() || it->second.entry->dtype != "F32") continue;
+    output.tensor.dtype = "F32";
+    output.num_bytes = *NumElements(output.tensor.shape) * *DtypeBytes("F32");
+  }
+}
+
 absl::Status WriteFolder(const Checkpoint& checkpoint, const Parts& parts, const ExportRequest& request,
                          const std::string& directory) {
   Output output{directory, {}};
@@ -360,6 +373,7 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& asked) {
   }
   absl::Status status = ChooseTensors(**checkpoint, request, &parts);
   if (!status.ok()) return status;
+  if (!parts.is_adapter && parts.config.dtype != "F32") KeepFp32(request.model_dir, &parts.tensors);
 
   const std::string out = FolderPath(request.out_dir).string();
   if (status = CheckExportFolder(request.model_dir, out); !status.ok()) return status;

@@ -151,17 +151,15 @@ TEST_F(ExportTest, PutsTheRowsOfATensorTogether) {
 TEST_F(ExportTest, PutsTheRowsOfEachEntryTogether) {
   const std::vector<float> values = Random(36);
   TestDirectory::Write(model_ + "/config.json", "{}");
-  for (const int64_t merged_dims : {1, 2}) {
+  for (const int64_t merged : {1, 2}) {
     TestDirectory directory;
     const std::string run = directory.File("fused"), out = directory.File("out");
     ASSERT_TRUE(MakeDirectory(run).ok());
-    std::vector<ShardTensor> tensors;
-    for (const auto& [name, rows, first] :
-         {std::tuple("weights/w[:,0:2]", 2, 0), std::tuple("weights/w[:,2:6]", 4, 12)}) {
+    const auto part = [&](const char* name, int64_t rows, int64_t first) -> ShardTensor {
       const std::vector<int64_t> shape = {3, rows, 2};
-      const Rectangle all = WholeTensor(MergedShape(shape, merged_dims));
-      tensors.push_back({name, "F32", shape, shape, all, values.data() + first, merged_dims});
-    }
+      return {name, "F32", shape, shape, WholeTensor(MergedShape(shape, merged)), values.data() + first, merged};
+    };
+    const std::vector<ShardTensor> tensors = {part("weights/w[:,0:2]", 2, 0), part("weights/w[:,2:6]", 4, 12)};
     ASSERT_TRUE(WriteShard(run, {1, 1}, 0, tensors, nullptr).ok());
     Manifest manifest;
     manifest.step = manifest.attempt = 1;
@@ -177,6 +175,21 @@ TEST_F(ExportTest, PutsTheRowsOfEachEntryTogether) {
     first.insert(first.end(), second.begin(), second.end());
     EXPECT_EQ(first, values);
   }
+}
+
+// As DeepSeek V3's e_score_correction_bias among weights in bf16.
+TEST_F(ExportTest, WhatTheModelsFilesHaveInFp32StaysSo) {
+  TestDirectory::Write(model_ + "/config.json", "{\"dtype\":\"bfloat16\"}");
+  const std::string out = directory_.File("out");
+  const auto dtype = [](const std::string& folder, const std::string& name) {
+    return ModelWeights::Open(folder).value()->tensors().at(name).entry->dtype;
+  };
+  const std::vector<float> norm = Random(5);
+  auto writer = SafetensorsWriter::Create(model_ + "/model.safetensors", {{"a_norm", "F32", {5}}}, {});
+  ASSERT_TRUE(writer.ok() && (*writer)->Append(norm.data(), 20).ok() && (*writer)->Finish().ok());
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out}).ok());
+  EXPECT_EQ(dtype(out, "a_norm"), "F32");
+  EXPECT_EQ(dtype(out, "layers.0.fused"), "BF16");
 }
 
 // Training for no step and exporting again gives the same bytes.

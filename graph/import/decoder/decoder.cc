@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "graph/import/decoder/decoder_parts.h"
 #include "graph/import/decoder/experts.h"
+#include "graph/import/decoder/latent_attention.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
@@ -20,6 +21,7 @@ class DecoderBuilder : private DecoderParts {
   DecoderBuilder(const DecoderSpec& spec, const DecoderBuildOptions& options, Builder& builder)
       : DecoderParts(spec, builder),
         options_(options),
+        latent_attention_(spec, builder),
         experts_(spec, options.outputs == DecoderBuildOptions::kLoss ? AuxLoss::kAdded : AuxLoss::kNone, builder) {}
 
   absl::Status Build() {
@@ -117,10 +119,6 @@ class DecoderBuilder : private DecoderParts {
     return b_.Add("add", {residual, Scaled(Dropout(y, spec_.residual_dropout), spec_.residual_scale)});
   }
 
-  struct Qkv {
-    ValueId q, k, v;
-  };
-
   Qkv ProjectQkv(const std::string& path, ValueId x) {
     const DecoderNames& names = spec_.names;
     const WeightDim kv_heads = {spec_.num_kv_heads, "kv_heads"};
@@ -180,23 +178,34 @@ class DecoderBuilder : private DecoderParts {
     return b_.Reshape(Norm(name, *spec_.qk_norm, flat, {dims[2] * dims[3], ""}), dims);
   }
 
-  ValueId Attention(const std::string& path, int64_t layer, ValueId x) {
+  // Gives heads their positions, in layers that have such.
+  ValueId Rotate(const DecoderSpec::Layer& layer, ValueId x) {
+    const auto table = tables_.find(layer.positions);
+    if (table == tables_.end()) return x;
+    const Rotary& rotary = layer.positions == DecoderSpec::Layer::kRotary ? *spec_.rotary : *spec_.local_rotary;
+    const std::string style = rotary.pairs == Rotary::kHalves ? "half" : "interleaved";
+    return b_.Add("rotary", {x, table->second[0], table->second[1]}, {{"style", style}});
+  }
+
+  Qkv HeadsOf(const std::string& path, const DecoderSpec::Layer& layer, ValueId x) {
+    const auto rotate = [&](ValueId heads) { return Rotate(layer, heads); };
+    if (spec_.latent.has_value()) return latent_attention_.Build(path, x, rotate);
     const DecoderNames& names = spec_.names;
     Qkv qkv = ProjectQkv(path, x);
     qkv.q = QkNorm(Join(path, names.q_norm), qkv.q);
     qkv.k = QkNorm(Join(path, names.k_norm), qkv.k);
     b_.SetModule(Join(path, names.attention));
     for (ValueId* x : {&qkv.q, &qkv.k, &qkv.v}) *x = Clip(*x, DecoderSpec::kAfterNorm);
+    return {rotate(qkv.q), rotate(qkv.k), qkv.v};
+  }
+
+  ValueId Attention(const std::string& path, int64_t layer, ValueId x) {
+    const DecoderNames& names = spec_.names;
     const DecoderSpec::Layer own = spec_.LayerAt(layer);
-    if (const auto table = tables_.find(own.positions); table != tables_.end()) {
-      const Rotary& rotary = own.positions == DecoderSpec::Layer::kRotary ? *spec_.rotary : *spec_.local_rotary;
-      const std::string style = rotary.pairs == Rotary::kHalves ? "half" : "interleaved";
-      for (ValueId* x : {&qkv.q, &qkv.k})
-        *x = b_.Add("rotary", {*x, table->second[0], table->second[1]}, {{"style", style}});
-    }
+    const Qkv heads = HeadsOf(path, own, x);
     double scale = spec_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
     if (spec_.scaled_by_layer) scale /= static_cast<double>(layer + 1);
-    std::vector<ValueId> operands = {qkv.q, qkv.k, qkv.v};
+    std::vector<ValueId> operands = {heads.q, heads.k, heads.v};
     Attrs attrs = {{"causal", true}, {"scale", scale}};
     if (!spec_.alibi_slopes.empty()) attrs["alibi_slopes"] = spec_.alibi_slopes;
     if (own.window > 0) attrs["window"] = own.window;
@@ -208,7 +217,8 @@ class DecoderBuilder : private DecoderParts {
       operands.insert(operands.end(), {step_, sample_});
     }
     const ValueId out = b_.AddMany("attention", std::move(operands), std::move(attrs), 2)[0];
-    return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {Hidden()}, {Heads(), HeadDim()},
+    const WeightDim value = spec_.latent.has_value() ? WeightDim{spec_.latent->value, ""} : HeadDim();
+    return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {Hidden()}, {Heads(), value},
                    spec_.attention_out_bias, spec_.init.attention_out(layer));
   }
 
@@ -262,6 +272,7 @@ class DecoderBuilder : private DecoderParts {
   }
 
   const DecoderBuildOptions& options_;
+  LatentAttentionBuilder latent_attention_;
   ExpertsBuilder experts_;
   ValueId tokens_ = kNoValue, targets_ = kNoValue, step_ = kNoValue, sample_ = kNoValue;
   std::map<DecoderSpec::Layer::Positions, std::vector<ValueId>> tables_;  // cosines and sines

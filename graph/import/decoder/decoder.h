@@ -34,6 +34,10 @@ struct DecoderNames {
   std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";
   std::string qkv;  // fused
   std::string q_norm, k_norm;
+  // Of latent attention: what makes the latents, their norms, and what makes heads of them.
+  std::string q_a = "self_attn.q_a_proj", q_a_norm = "self_attn.q_a_layernorm", q_b = "self_attn.q_b_proj";
+  std::string kv_a = "self_attn.kv_a_proj_with_mqa", kv_a_norm = "self_attn.kv_a_layernorm",
+              kv_b = "self_attn.kv_b_proj";
   std::string attention_out = "self_attn.o_proj";
   std::string mlp = "mlp";
   std::string mlp_norm = "post_attention_layernorm";  // before the branch
@@ -77,8 +81,18 @@ struct ExpertsSpec {
   // A matrix for each expert; or one tensor for all, expert_down, and one with each expert's gate and its up below it,
   // expert_gate.
   enum Stored { kEach, kGateUp } stored = kEach;
-  // What an expert's output is multiplied by: its probability among all, or among those of the token.
+  // Of an expert: its probability among all; or the sigmoid of its logit.
+  enum Scores { kSoftmax, kSigmoid } scores = kSoftmax;
+  // A number for each expert is added to its score where experts are chosen, and only there: router's
+  // e_score_correction_bias, which is read and never trained.
+  bool has_choice_bias = false;
+  // A token's experts come from kept_groups groups of so many, those whose `summed` largest scores have the largest sums.
+  int64_t num_groups = 1, kept_groups = 1, summed = 1;
+  // What an expert's output is multiplied by: its score, or its share of those of the token's experts; and this factor.
   enum Weights { kProbabilities, kNormalized } weights = kProbabilities;
+  double weight_factor = 1;
+  // The router's logits are in fp32 whatever else is in.
+  bool has_wide_logits = false;
   // Of the load-balancing loss of a micro-batch, E times the sum over experts of (slots that it got / tokens) x (its
   // mean probability), tokens of all layers counted together. 0: none.
   double aux_loss_coef = 0;
@@ -87,6 +101,17 @@ struct ExpertsSpec {
   // the token, where it has that weight.
   int64_t shared_intermediate_size = 0;
   bool has_shared_weight = false;
+};
+
+// Attention whose keys and values are made of a short vector of each token (MLA). A head's query and key have `nope` dims
+// without a position, and `rope` dims with one, which all heads' keys share. Source: DeepSeek-AI, DeepSeek-V2, arXiv
+// 2405.04434, section 2.1.
+struct LatentSpec {
+  int64_t q_rank = 0;  // of the vector that queries are made of; 0: they are made of the token itself
+  int64_t kv_rank = 0;
+  int64_t nope = 0, rope = 0;  // DecoderSpec::head_dim is their sum
+  int64_t value = 0;           // a head's value
+  NormSpec norm;               // of both vectors
 };
 
 // Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H
@@ -123,6 +148,7 @@ struct DecoderSpec {
   Bias attention_out_bias = Bias::kNone;
   std::optional<double> clip_qkv;
   enum ClipPlace { kBeforeNorm, kAfterNorm } clip_place = kBeforeNorm;
+  std::optional<LatentSpec> latent;  // then qkv_bias is that of what makes the latents
   std::optional<NormSpec> qk_norm;
   enum QkNormOver { kHeadDim, kAllHeads } qk_norm_over = kHeadDim;
 

@@ -28,7 +28,7 @@ std::string ModuleOf(const std::string& name) {
 }
 
 ValueId DecoderParts::Param(const std::string& name, const WeightDims& dims, const Dims& stored,
-                            const std::string& init) {
+                            const std::string& init, WeightRole role) {
   Dims sizes;
   std::vector<std::string> axes;
   for (const WeightDim& d : dims) {
@@ -37,6 +37,7 @@ ValueId DecoderParts::Param(const std::string& name, const WeightDims& dims, con
   }
   Attrs attrs = {{"axes", axes}, {"init", init}};
   if (stored != sizes) attrs["stored"] = stored;
+  if (role != WeightRole::kTrained) attrs["role"] = std::string(Name(role));
   return b_.Leaf(Op::kParam, name, {DType::kF32, std::move(sizes)}, std::move(attrs));
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/import/decoder/decoder.h"
+#include "graph/ir/program.h"
 #include "graph/ops/builder.h"
 
 namespace tacc::graph {
@@ -24,6 +25,11 @@ struct WeightDim {
 };
 using WeightDims = std::vector<WeightDim>;
 
+// The heads of attention: q [B,S,H,D], k [B,S,K,D], v [B,S,K,V].
+struct Qkv {
+  ValueId q, k, v;
+};
+
 // Adds nodes to the builder's graph, which must outlive it, as must the spec.
 class DecoderParts {
  public:
@@ -31,7 +37,8 @@ class DecoderParts {
 
  protected:
   // A weight under its name in the files. `stored` is its shape there.
-  ValueId Param(const std::string& name, const WeightDims& dims, const Dims& stored, const std::string& init);
+  ValueId Param(const std::string& name, const WeightDims& dims, const Dims& stored, const std::string& init,
+                WeightRole role = WeightRole::kTrained);
 
   WeightDim Hidden() const { return {spec_.hidden_size, "embed"}; }
   WeightDim Heads() const { return {spec_.num_heads, "heads"}; }

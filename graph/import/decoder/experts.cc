@@ -17,18 +17,34 @@ ValueId ExpertsBuilder::Weights(const std::string& name, const WeightDim& out, c
 
 ExpertsBuilder::Slots ExpertsBuilder::Route(const std::string& path, ValueId x) {
   const ExpertsSpec& experts = *spec_.experts;
-  const ValueId logits = Project(Join(path, spec_.names.router), "bsk,nk->bsn", x, {{experts.num_experts, ""}},
-                                 {Hidden()}, Bias::kNone, spec_.init.input);
-  const ValueId probabilities = b_.Add("softmax", {logits});
+  const std::string router = Join(path, spec_.names.router);
+  b_.SetModule(router);
+  const ValueId weight = Param(absl::StrCat(router, ".weight"), {{experts.num_experts, ""}, Hidden()},
+                               {experts.num_experts, spec_.hidden_size}, spec_.init.input);
+  Attrs product = {{"spec", std::string("bsk,nk->bsn")}};
+  if (experts.has_wide_logits) product["dtype"] = std::string("f32");
+  const ValueId logits = b_.Add("einsum", {x, weight}, std::move(product));
+  const ValueId scores = b_.Add(experts.scores == ExpertsSpec::kSoftmax ? "softmax" : "sigmoid", {logits});
+  std::vector<ValueId> operands = {scores};
+  if (experts.has_choice_bias) {
+    const ValueId bias = Param(absl::StrCat(router, ".e_score_correction_bias"), {{experts.num_experts, ""}},
+                               {experts.num_experts}, "zeros", WeightRole::kBuffer);
+    operands.push_back(b_.Add("add", {scores, bias}));
+  }
   Attrs top_k = {{"k", experts.experts_per_token}};
   if (experts.weights == ExpertsSpec::kNormalized) top_k["normalize"] = true;
-  const std::vector<ValueId> chosen = b_.AddMany("top_k", {probabilities}, std::move(top_k), 2);
+  if (experts.kept_groups < experts.num_groups) {
+    top_k["groups"] = experts.num_groups;
+    top_k["kept_groups"] = experts.kept_groups;
+    top_k["summed"] = experts.summed;
+  }
+  const std::vector<ValueId> chosen = b_.AddMany("top_k", std::move(operands), std::move(top_k), 2);
   if (has_aux_loss_) {
     const Attrs counted = {{"num_experts", experts.num_experts}, {"per_sample", true}};
     AddTo(b_.Add("expert_counts", {chosen[1]}, counted), &counts_);
-    AddTo(b_.Add("reduce_sum", {probabilities}, {{"dims", std::vector<int64_t>{1}}}), &probability_sums_);
+    AddTo(b_.Add("reduce_sum", {scores}, {{"dims", std::vector<int64_t>{1}}}), &probability_sums_);
   }
-  return {chosen[0], chosen[1]};
+  return {Scaled(chosen[0], experts.weight_factor), chosen[1]};
 }
 
 // The experts of each token, whose outputs are summed. They are scaled before the last product, which is as well and

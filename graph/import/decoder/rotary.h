@@ -12,6 +12,7 @@ namespace tacc::graph {
 struct Rotary {
   std::vector<double> inv_freq;  // one a pair
   double attention_scale = 1.0;
+  double score_scale = 1.0;  // of yarn with mscale_all_dim, which DeepSeek's attention multiplies scores with
   enum Pairs { kHalves, kNeighbours } pairs = kHalves;  // dims i and i + n of 2n, or 2i and 2i + 1
   bool any_length = false;                              // stretched to the samples' length
   std::map<std::string, std::string> facts;             // what all this was computed from, for ModelFacts

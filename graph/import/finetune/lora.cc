@@ -115,6 +115,13 @@ class Adapters {
     return std::any_of(readers_[v].begin(), readers_[v].end(), [&](int i) { return graph_.nodes[i].op == op; });
   }
 
+  // Whether experts are chosen by the value, or by what is made of it alone.
+  bool Chooses(ValueId v) const {
+    while (readers_[v].size() == 1 && graph_.nodes[readers_[v][0]].operands.size() == 1)
+      v = graph_.nodes[readers_[v][0]].results[0];
+    return IsReadBy(v, "top_k");
+  }
+
   void FindModules() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
@@ -131,7 +138,7 @@ class Adapters {
         }
       } else if (IsReadBy(v, "einsum") && readers_[v].size() == 1) {
         const Node& product = graph_.nodes[readers_[v][0]];
-        module.kind = IsReadBy(product.results[0], "softmax") ? Module::kRouter : Module::kLinear;
+        module.kind = Chooses(product.results[0]) ? Module::kRouter : Module::kLinear;
         module.products.push_back(readers_[v][0]);
       }
     }

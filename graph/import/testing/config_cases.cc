@@ -121,6 +121,53 @@ const FamilyFlips kFamilyFlips[] = {
       {"mlp_only_layers", {-1}}}},
     {{"qwen2_moe"}, {{"qkv_bias", false}}},
     {{"qwen3_moe"}, {{"qkv_bias", true}, {"use_qk_norm", false}}},
+    {{"deepseek_v2", "deepseek_v3"},
+     {{"vocab_size", 49},
+      {"hidden_size", 32},
+      {"intermediate_size", 21},
+      {"num_hidden_layers", 3},
+      {"num_attention_heads", 2},
+      {"num_key_value_heads", 2},
+      {"hidden_act", "gelu"},
+      {"initializer_range", 0.1},
+      {"rms_norm_eps", 1e-3},
+      {"rms_norm_eps", 0},
+      {"attention_bias", true},
+      {"attention_dropout", 0.1},
+      {"tie_word_embeddings", true},
+      {"q_lora_rank", 9},
+      {"q_lora_rank", nullptr},
+      {"kv_lora_rank", 9},
+      {"qk_nope_head_dim", 5},
+      {"qk_nope_head_dim", 1 << 20},
+      {"qk_rope_head_dim", 34},
+      {"qk_rope_head_dim", 33},
+      {"v_head_dim", 7},
+      {"n_routed_experts", 9},
+      {"n_shared_experts", 2},
+      {"num_experts_per_tok", 3},
+      {"num_experts_per_tok", 7},
+      {"moe_intermediate_size", 15},
+      {"first_k_dense_replace", 0},
+      {"routed_scaling_factor", 3.5},
+      {"moe_layer_freq", 2},
+      {"scoring_func", "other"},
+      {"norm_topk_prob", true, {{"norm_topk_prob", false}}}}},
+    {{"deepseek_v2"},
+     {{"mlp_bias", true},
+      {"topk_method", "group_limited_greedy", {{"n_group", 3}, {"topk_group", 2}}},
+      {"topk_method", "noaux_tc"},
+      {"n_group", 2, {{"topk_method", "group_limited_greedy"}, {"n_group", 3}, {"topk_group", 1}}},
+      {"n_group", 4, {{"topk_method", "group_limited_greedy"}}},
+      {"topk_group", 1, {{"topk_method", "group_limited_greedy"}, {"n_group", 3}, {"topk_group", 2}}},
+      {"topk_group", 4, {{"topk_method", "group_limited_greedy"}, {"n_group", 3}}}}},
+    {{"deepseek_v3"},
+     {{"topk_method", "greedy"},
+      {"rope_interleave", false},
+      {"n_group", 2},
+      {"n_group", 6},
+      {"topk_group", 1},
+      {"topk_group", 4}}},
     {{"llama", "granite"}, {{"mlp_bias", true}}},
     {{"llama"}, {{"rope_interleaved", true}}},
     {{"olmo", "olmoe"}, {{"clip_qkv", 8.0}}},
@@ -132,10 +179,11 @@ const FamilyFlips kFamilyFlips[] = {
       {"logits_scaling", 8.0},
       {"logits_scaling", 0}}},
     {{"qwen2"}, {{"use_mrope", true}}},
+    {{"qwen2", "qwen2_moe", "qwen3"},
+     {{"max_window_layers", 0, {{"use_sliding_window", true}, {"sliding_window", 7}}}}},
     {{"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"},
      {{"use_sliding_window", true, {{"sliding_window", 7}, {"max_window_layers", 1}}},
       {"sliding_window", 7, {{"use_sliding_window", true}, {"max_window_layers", 1}}},
-      {"max_window_layers", 0, {{"use_sliding_window", true}, {"sliding_window", 7}}},
       {"layer_types", {"full_attention"}},
       {"layer_types", {"full_attention", "sliding_attention"}},
       {"layer_types", {"full_attention", "sliding_attention"}, {{"use_sliding_window", true}, {"sliding_window", 7}}},
@@ -258,6 +306,8 @@ bool IsLlamaLike(const std::string& family) {
   return kFamilies.count(family) > 0;
 }
 
+bool IsDeepseek(const std::string& family) { return family == "deepseek_v2" || family == "deepseek_v3"; }
+
 bool IsMixture(const std::string& family) {
   static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
@@ -278,6 +328,16 @@ json BaseConfig(const std::string& family) {
             {"rope", true}};
   }
   if (const json dense = BaseOfGpt(family); !dense.is_null()) return dense;
+  if (IsDeepseek(family)) {
+    json config = {{"model_type", family},          {"vocab_size", 50},          {"hidden_size", 24},
+                   {"intermediate_size", 20},       {"num_hidden_layers", 2},    {"num_attention_heads", 4},
+                   {"max_position_embeddings", 32}, {"q_lora_rank", 10},         {"kv_lora_rank", 8},
+                   {"qk_nope_head_dim", 6},         {"qk_rope_head_dim", 32},    {"v_head_dim", 9},
+                   {"n_routed_experts", 6},         {"n_shared_experts", 1},     {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 14},   {"first_k_dense_replace", 1}};
+    if (family == "deepseek_v3") config.update({{"n_group", 3}, {"topk_group", 2}});
+    return config;
+  }
   if (family == "chatglm") {
     return {{"model_type", "chatglm"},
             {"padded_vocab_size", 50},
@@ -325,6 +385,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
     if (family != "olmo" && family != "starcoder2") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
     if (kBiasless.count(family) == 0) add({{"attention_bias", !is_glm}});
   }
+  if (IsDeepseek(family)) add(RotaryFlips(0.5));
   add(DenseFlips(family));
   for (const FamilyFlips& more : kFamilyFlips) {
     if (more.families.count(family) > 0) add(more.flips);

@@ -10,8 +10,10 @@
 
 namespace tacc::graph {
 
-// Whether the family is read as Llama is, with keys of the same names; whether its layers have experts.
+// Whether the family is read as Llama is, with keys of the same names; whether it has DeepSeek's keys; whether its layers
+// have experts, and Llama's keys.
 bool IsLlamaLike(const std::string& family);
+bool IsDeepseek(const std::string& family);
 bool IsMixture(const std::string& family);
 
 // The family's config.json with no more keys than it needs.

@@ -167,7 +167,7 @@ class Parser : public PhraseParser {
         const std::optional<WeightRole> role = FindWeightRole(std::get<std::string>(attr));
         if (!role.has_value()) {
           return lexer_.Error(place, absl::StrCat("unknown role '", std::get<std::string>(attr),
-                                                  "'; wanted trained, frozen or adapter"));
+                                                  "'; wanted trained, frozen, adapter or buffer"));
         }
         state.role = *role;
       } else if (key == "init" && std::holds_alternative<std::string>(attr)) {

@@ -187,6 +187,7 @@ class Joiner {
     if (node.op == "attention") {
       const int64_t heads = graph_.type(read[0]).dims[2], kv_heads = graph_.type(read[1]).dims[2];
       match.group = heads / kv_heads;
+      if (graph_.type(read[0]).dims[3] != graph_.type(read[2]).dims[3]) return std::nullopt;
       if (std::optional<Nodes> rotaries = AlikeRotaries({producers_[read[0]], producers_[read[1]]})) {
         match.rotaries = *std::move(rotaries);
         for (int part = 0; part < 2; ++part) {

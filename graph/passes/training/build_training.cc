@@ -28,7 +28,7 @@ struct Parameter {
 
   bool has_copy = false;
 
-  bool is_frozen() const { return role == WeightRole::kFrozen; }
+  bool is_frozen() const { return !IsTrained(role); }
   bool decays() const { return stored_dims.size() >= 2; }
 };
 
@@ -78,10 +78,10 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, con
     const std::string role = GetAttr<std::string>(node.attrs, "role", std::string(Name(p.role)));
     if (!FindWeightRole(role).has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("parameter \"", p.name, "\" has role=", role, "; wanted trained, frozen or adapter"));
+          absl::StrCat("parameter \"", p.name, "\" has role=", role, "; wanted trained, frozen, adapter or buffer"));
     }
     p.role = *FindWeightRole(role);
-    if (p.is_frozen()) p.type.dtype = p.use;
+    if (p.role == WeightRole::kFrozen) p.type.dtype = p.use;
     p.has_copy = options.keep_copies && p.use != p.type.dtype;
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
     p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");

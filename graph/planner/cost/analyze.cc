@@ -184,7 +184,7 @@ class Analysis {
     ParameterCount count;
     (Has(kinds, Kind::kExpert) ? count.expert : Has(kinds, Kind::kTensor) ? count.tensor : count.whole) = elements;
     ++unit.num_parameters;
-    const bool is_frozen = weight->role == WeightRole::kFrozen;
+    const bool is_frozen = !IsTrained(weight->role);
     if (is_frozen) {
       ++unit.num_frozen;
       unit.frozen.Add(count, 1);

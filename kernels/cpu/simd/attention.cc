@@ -30,13 +30,17 @@ struct RowsAt {
 RowsAt QueryRows(const AttentionHeads& h, int64_t b, int64_t head, int64_t first) {
   return {(b * h.s + first) * h.query_pitch + head * h.d, h.query_pitch};
 }
-// of k, v, dk and dv,
+// of k and dk,
 RowsAt KeyRows(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first) {
   return {(b * h.t + first) * h.key_pitch + kv * h.d, h.key_pitch};
 }
-// and of what is dense [B,S,H,D].
+// of v and dv,
+RowsAt ValueRows(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first) {
+  return {(b * h.t + first) * h.value_pitch + kv * h.value_d, h.value_pitch};
+}
+// and of what is dense [B,S,H,V].
 RowsAt OutRows(const AttentionHeads& h, int64_t b, int64_t head, int64_t first) {
-  return {((b * h.s + first) * h.num_heads + head) * h.d, h.num_heads * h.d};
+  return {((b * h.s + first) * h.num_heads + head) * h.value_d, h.num_heads * h.value_d};
 }
 
 // n rows of d elements as dense rows of `stride` (>= d) elements, zero behind d.
@@ -141,13 +145,14 @@ struct Sight {
 template <typename C>
 void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch) {
   const int64_t group = h.num_heads / h.num_kv_heads, d = h.d, stride = AttentionHeads::Padded(d);
+  const int64_t value_d = h.value_d, value_stride = AttentionHeads::Padded(value_d);
   Cutter<C> cutter{static_cast<C*>(scratch)};
   C* k_columns = cutter.Cut(h.num_key_tiles * d * kKeys);
-  C* v_rows = cutter.Cut(h.num_key_tiles * kKeys * stride);
+  C* v_rows = cutter.Cut(h.num_key_tiles * kKeys * value_stride);
   C* k_rows = cutter.Cut(kKeys * stride);
   C* q_rows = cutter.Cut(kQueries * stride);
   C* scores = cutter.Cut(kQueries * kKeys);
-  C* out = cutter.Cut(kQueries * stride);
+  C* out = cutter.Cut(kQueries * value_stride);
   Running<C> running;
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
@@ -157,9 +162,9 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
     if (!seen) continue;
     LoadRows<C>(h.k, KeyRows(h, b, kv, keys.row), d, keys.n, stride, k_rows);
     TransposeBlock<C>(k_rows, stride, keys.n, d, k_columns + tile * d * kKeys);
-    C* rows = v_rows + tile * kKeys * stride;
-    LoadRows<C>(h.v, KeyRows(h, b, kv, keys.row), d, keys.n, stride, rows);
-    for (int64_t i = keys.n * stride; i < kKeys * stride; ++i) rows[i] = 0;
+    C* rows = v_rows + tile * kKeys * value_stride;
+    LoadRows<C>(h.v, ValueRows(h, b, kv, keys.row), value_d, keys.n, value_stride, rows);
+    for (int64_t i = keys.n * value_stride; i < kKeys * value_stride; ++i) rows[i] = 0;
   }
   for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
     const C slope = h.slopes == nullptr ? C(0) : static_cast<C>(h.slopes[head]);
@@ -173,9 +178,9 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
         running.maximum[i] = sink;
         running.sum[i] = sink == -static_cast<C>(__builtin_inf()) ? C(0) : C(1);
       }
-      for (int64_t i = 0; i < m * stride; ++i) out[i] = 0;
+      for (int64_t i = 0; i < m * value_stride; ++i) out[i] = 0;
       if (h.earlier_lse.data != nullptr) {
-        LoadRows<C>(h.earlier_out, OutRows(h, b, head, queries.row), d, m, stride, out);
+        LoadRows<C>(h.earlier_out, OutRows(h, b, head, queries.row), value_d, m, value_stride, out);
         for (int64_t i = 0; i < m; ++i) {
           running.maximum[i] = LoadOne<C>(h.earlier_lse, lse_row + i);
           running.sum[i] = running.maximum[i] == -static_cast<C>(__builtin_inf()) ? C(0) : C(1);
@@ -202,25 +207,26 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
           if (maximum > running.maximum[i]) {
             const C correction = Exp(running.maximum[i] - maximum);
             running.sum[i] *= correction;
-            C* target = out + i * stride;
+            C* target = out + i * value_stride;
 #pragma omp simd
-            for (int64_t j = 0; j < stride; ++j) target[j] *= correction;
+            for (int64_t j = 0; j < value_stride; ++j) target[j] *= correction;
             running.maximum[i] = maximum;
           }
           running.sum[i] += sum;
           if (h.samples != nullptr) DropRow<C>(h, b, head, queries.position + i, keys.position, keys.n, row);
         }
-        Multiply<C>({m, stride, keys.n, scores, kKeys, 1, v_rows + tile * kKeys * stride, stride, out, stride, true});
+        Multiply<C>({m, value_stride, keys.n, scores, kKeys, 1, v_rows + tile * kKeys * value_stride, value_stride, out,
+                     value_stride, true});
       }
       for (int64_t i = 0; i < m; ++i) {
         // A query that sees no key at all gives 0.
         const C inverse = running.sum[i] == 0 ? C(0) : C(1) / running.sum[i];
-        C* row = out + i * stride;
+        C* row = out + i * value_stride;
 #pragma omp simd
-        for (int64_t j = 0; j < stride; ++j) row[j] *= inverse;
+        for (int64_t j = 0; j < value_stride; ++j) row[j] *= inverse;
         StoreOne<C>(h.out, lse_row + i, running.maximum[i] + (running.sum[i] == 0 ? C(0) : Log(running.sum[i])));
       }
-      StoreRows<C>(out, stride, h.y, OutRows(h, b, head, queries.row), d, m);
+      StoreRows<C>(out, value_stride, h.y, OutRows(h, b, head, queries.row), value_d, m);
     }
   }
 }
@@ -239,15 +245,16 @@ void RowDots(const C* a, const C* b, int64_t rows, int64_t stride, C* dots) {
 template <typename C>
 void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   const int64_t group = h.num_heads / h.num_kv_heads, d = h.d, stride = AttentionHeads::Padded(d);
+  const int64_t value_d = h.value_d, value_stride = AttentionHeads::Padded(value_d);
   const int64_t keys_rows = h.num_key_tiles * kKeys;
   Cutter<C> cutter{static_cast<C*>(scratch)};
   C* k_columns = cutter.Cut(d * keys_rows);
-  C* v_columns = cutter.Cut(d * keys_rows);
+  C* v_columns = cutter.Cut(value_d * keys_rows);
   C* k_rows = cutter.Cut(keys_rows * stride);
   C* dk = cutter.Cut(keys_rows * stride);
-  C* dv = cutter.Cut(keys_rows * stride);
-  C* q_rows = cutter.Cut(kQueries * stride);
-  C* dout_rows = cutter.Cut(kQueries * stride);
+  C* dv = cutter.Cut(keys_rows * value_stride);
+  C* q_rows = cutter.Cut(kQueries * (stride > value_stride ? stride : value_stride));  // before, those of the result
+  C* dout_rows = cutter.Cut(kQueries * value_stride);
   C* dq = cutter.Cut(kQueries * stride);
   C* p = cutter.Cut(kQueries * kKeys);
   C* dp = cutter.Cut(kQueries * kKeys);
@@ -255,13 +262,15 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
+    C* v_rows = dv + tile * kKeys * value_stride;
+    LoadRows<C>(h.v, ValueRows(h, b, kv, keys.row), value_d, keys.n, value_stride, v_rows);
+    TransposeBlock<C>(v_rows, value_stride, keys.n, value_d, v_columns + tile * value_d * kKeys);
     C* rows = k_rows + tile * kKeys * stride;
-    LoadRows<C>(h.v, KeyRows(h, b, kv, keys.row), d, keys.n, stride, rows);
-    TransposeBlock<C>(rows, stride, keys.n, d, v_columns + tile * d * kKeys);
     LoadRows<C>(h.k, KeyRows(h, b, kv, keys.row), d, keys.n, stride, rows);
     TransposeBlock<C>(rows, stride, keys.n, d, k_columns + tile * d * kKeys);
   }
-  for (int64_t i = 0; i < keys_rows * stride; ++i) dk[i] = dv[i] = 0;
+  for (int64_t i = 0; i < keys_rows * stride; ++i) dk[i] = 0;
+  for (int64_t i = 0; i < keys_rows * value_stride; ++i) dv[i] = 0;
 
   for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
     const C slope = h.slopes == nullptr ? C(0) : static_cast<C>(h.slopes[head]);
@@ -270,9 +279,9 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
       const AttentionTile& queries = h.query_tiles[query_tile];
       const Sight sight(h, b, queries);
       const int64_t m = queries.n;
-      LoadRows<C>(h.out_value, OutRows(h, b, head, queries.row), d, m, stride, q_rows);
-      LoadRows<C>(h.dout, OutRows(h, b, head, queries.row), d, m, stride, dout_rows);
-      RowDots<C>(q_rows, dout_rows, m, stride, delta);
+      LoadRows<C>(h.out_value, OutRows(h, b, head, queries.row), value_d, m, value_stride, q_rows);
+      LoadRows<C>(h.dout, OutRows(h, b, head, queries.row), value_d, m, value_stride, dout_rows);
+      RowDots<C>(q_rows, dout_rows, m, value_stride, delta);
       LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
       for (int64_t i = 0; i < m; ++i) {
         lse[i] = LoadOne<C>(h.lse, (b * h.num_heads + head) * h.s + queries.row + i);
@@ -284,7 +293,8 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
         if (!sight.Any(keys)) continue;
         const int64_t n = keys.n, key = tile * kKeys;
         Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + key * d, kKeys, p, kKeys, false});
-        Multiply<C>({m, kKeys, d, dout_rows, stride, 1, v_columns + key * d, kKeys, dp, kKeys, false});
+        Multiply<C>(
+            {m, kKeys, value_d, dout_rows, value_stride, 1, v_columns + key * value_d, kKeys, dp, kKeys, false});
         for (int64_t i = 0; i < m; ++i) {
           C* p_row = p + i * kKeys;
           C* dp_row = dp + i * kKeys;
@@ -301,7 +311,8 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
           for (int64_t j = 0; j < kKeys && h.softcap > 0; ++j) dp_row[j] *= derivatives[j];
           if (h.samples != nullptr) DropRow<C>(h, b, head, query, keys.position, n, p_row);
         }
-        Multiply<C>({n, stride, m, p, 1, kKeys, dout_rows, stride, dv + key * stride, stride, true});
+        Multiply<C>(
+            {n, value_stride, m, p, 1, kKeys, dout_rows, value_stride, dv + key * value_stride, value_stride, true});
         Multiply<C>({n, stride, m, dp, 1, kKeys, q_rows, stride, dk + key * stride, stride, true});
         Multiply<C>({m, stride, n, dp, kKeys, 1, k_rows + key * stride, stride, dq, stride, true});
       }
@@ -311,7 +322,7 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
     StoreRows<C>(dk + tile * kKeys * stride, stride, h.dk, KeyRows(h, b, kv, keys.row), d, keys.n);
-    StoreRows<C>(dv + tile * kKeys * stride, stride, h.dv, KeyRows(h, b, kv, keys.row), d, keys.n);
+    StoreRows<C>(dv + tile * kKeys * value_stride, value_stride, h.dv, ValueRows(h, b, kv, keys.row), value_d, keys.n);
   }
 }
 

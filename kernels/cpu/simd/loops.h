@@ -97,23 +97,27 @@ struct AttentionTile {
   int64_t row = 0, n = 0, position = 0, block = 0;
 };
 
-// Attention over q [B,S,H,D] and k, v [B,T,K,D]; a task is one batch and one key/value head with its query heads. All
-// arrays are dense but for the pitches.
+// Attention over q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V]; a task is one batch and one key/value head with its query
+// heads. All arrays are dense but for the pitches.
 struct AttentionHeads {
   static constexpr int64_t kQueryBlock = 48;  // a multiple of the product's rows; blocks of scores stay in L1
   static constexpr int64_t kKeyBlock = 64;
   static constexpr int64_t Padded(int64_t d) { return (d + 15) / 16 * 16; }
   // Elements of the compute type (f32, f64) that a task needs.
-  static constexpr int64_t ForwardScratch(int64_t key_tiles, int64_t d) {
-    return key_tiles * kKeyBlock * (d + Padded(d)) + (kKeyBlock + 2 * kQueryBlock) * Padded(d) +
-           kQueryBlock * kKeyBlock;
+  int64_t ForwardScratch() const {
+    return num_key_tiles * kKeyBlock * (d + Padded(value_d)) + (kKeyBlock + kQueryBlock) * Padded(d) +
+           kQueryBlock * Padded(value_d) + kQueryBlock * kKeyBlock;
   }
-  static constexpr int64_t BackwardScratch(int64_t key_tiles, int64_t d) {
-    return key_tiles * kKeyBlock * (2 * d + 3 * Padded(d)) + 3 * kQueryBlock * Padded(d) + 2 * kQueryBlock * kKeyBlock;
+  int64_t BackwardScratch() const {
+    const int64_t widest = d > value_d ? d : value_d;
+    return num_key_tiles * kKeyBlock * (d + value_d + 2 * Padded(d) + Padded(value_d)) +
+           kQueryBlock * (Padded(d) + Padded(value_d) + Padded(widest)) + 2 * kQueryBlock * kKeyBlock;
   }
 
-  int64_t s = 0, t = 0, num_heads = 0, num_kv_heads = 0, d = 0;
-  int64_t query_pitch = 0, key_pitch = 0;  // elements from a token of q and dq, of k, v, dk and dv to the next
+  int64_t s = 0, t = 0, num_heads = 0, num_kv_heads = 0;
+  int64_t d = 0, value_d = 0;  // D and V
+  // Elements from a token of q and dq, of k and dk, of v and dv to the next.
+  int64_t query_pitch = 0, key_pitch = 0, value_pitch = 0;
   bool causal = false;
   double scale = 1;
   int64_t window = 0;              // a query sees so many positions up to its own; 0: all

@@ -130,10 +130,12 @@ absl::StatusOr<Kernel> CudaKernelTable::PrepareProduct(const KernelRequest& requ
 
 absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& request) const {
   AttentionOf node = AttentionOfNode({cuda::kKernels, request});
-  if (const std::string limit = cuda::AttentionLimit(node.q, node.parameters); !limit.empty())
+  if (const std::string limit = cuda::AttentionLimit(node.q, node.v, node.parameters); !limit.empty())
     return absl::InvalidArgumentError(limit);
   std::shared_ptr<const cuda::FastAttention> fast;
-  if (pick_attention_ != nullptr) fast = pick_attention_(node.q, node.k, node.extras, node.parameters);
+  // The others want heads of values as large as those of queries.
+  if (pick_attention_ != nullptr && node.v.dims[3] == node.q.dims[3])
+    fast = pick_attention_(node.q, node.k, node.extras, node.parameters);
   if (fast == nullptr) return BindKernel(cuda::kKernels, request);
   return Kernel([fast, n = std::move(node)] {
     if (n.is_gradient()) {

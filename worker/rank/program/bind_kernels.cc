@@ -251,14 +251,10 @@ absl::StatusOr<Kernel> SoftmaxGrad(const Binding& b) {
   return Kernel([&k = b.kernels.router, dy = b.in(0), y = b.in(1), dx = b.out(0)] { k.SoftmaxGrad(dy, y, dx); });
 }
 
-kernels::TopKWeights TopKWeightsOf(const Binding& b) {
-  return b.attr<bool>("normalize") ? kernels::TopKWeights::kNormalized : kernels::TopKWeights::kPlain;
-}
-
 absl::StatusOr<Kernel> TopK(const Binding& b) {
-  return Kernel([&k = b.kernels.router, kind = TopKWeightsOf(b), p = b.in(0), weights = b.out(0), ids = b.out(1)] {
-    k.TopK(p, kind, weights, ids);
-  });
+  return Kernel([&k = b.kernels.router, groups = TopKGroupsOf(b), kind = TopKWeightsOf(b), p = b.in(0),
+                 choice = b.request.in.back(), weights = b.out(0),
+                 ids = b.out(1)] { k.TopK(p, choice, groups, kind, weights, ids); });
 }
 
 absl::StatusOr<Kernel> TopKGrad(const Binding& b) {

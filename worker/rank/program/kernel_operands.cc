@@ -109,6 +109,15 @@ AttentionOf AttentionOfNode(const Binding& b) {
   return node;
 }
 
+kernels::TopKGroups TopKGroupsOf(const Binding& b) {
+  const int64_t groups = b.attr<int64_t>("groups", 1);
+  return {groups, b.attr<int64_t>("kept_groups", groups), b.attr<int64_t>("summed", 1)};
+}
+
+kernels::TopKWeights TopKWeightsOf(const Binding& b) {
+  return b.attr<bool>("normalize") ? kernels::TopKWeights::kNormalized : kernels::TopKWeights::kPlain;
+}
+
 kernels::AdamWParameters AdamWParametersOf(const Binding& b) {
   return {.beta1 = b.attr<double>("beta1"),
           .beta2 = b.attr<double>("beta2"),

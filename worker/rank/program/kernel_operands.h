@@ -31,6 +31,10 @@ struct AttentionOf {
 // Alibi slopes are those of the heads that this rank holds.
 AttentionOf AttentionOfNode(const Binding& b);
 
+// Of a node of top_k, or of its gradient.
+kernels::TopKGroups TopKGroupsOf(const Binding& b);
+kernels::TopKWeights TopKWeightsOf(const Binding& b);
+
 // Of a node of AdamW.
 kernels::AdamWParameters AdamWParametersOf(const Binding& b);
 kernels::AdamWScalars AdamWScalarsOf(const Binding& b);
