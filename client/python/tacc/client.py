@@ -108,11 +108,22 @@ class Client:
                 time.sleep(patience.after(error))
 
     def jobs(self, limit: int = 100) -> list[Job]:
-        """The newest jobs, newest first, at most `limit` (of 1000)."""
+        """The newest jobs, newest first, those that have ended too (the coordinator remembers the last 1000 of them).
+
+        Args:
+            limit: At most so many, at least 1.
+        """
         return [Job(self, status) for status in self._run(calls.list_jobs(limit))]
 
     def job(self, name: str) -> Job:
-        """The job with this id, or the newest one of this name. JobNotFoundError: there is none."""
+        """A job that the coordinator has.
+
+        Args:
+            name: Its id, "tiny-3", or its name, "tiny": the newest of that name.
+
+        Raises:
+            JobNotFoundError: There is none.
+        """
         return Job(self, self._run(calls.get_job(name)))
 
     def workers(self) -> list[Worker]:
@@ -216,7 +227,7 @@ class Job:
         return job_html(self.status(), list(self.watch(follow=False)))
 
     def status(self) -> JobStatus:
-        """Its state now: phase, step, newest metrics, checkpoints, restarts, ranks, plan."""
+        """Its state now: phase, step, newest metrics, checkpoints, restarts, ranks, plan. JobNotFoundError: the coordinator has forgotten it."""
         return self._client._run(calls.get_job(self.id))
 
     def watch(
@@ -245,11 +256,14 @@ class Job:
             follow: Whether to wait for what comes until the job ends. A connection that breaks is made anew, as in `watch`.
             rank: Only of this rank.
             tail: Only the last lines of those that are there; 0: all that are kept.
+
+        Raises:
+            CoordinatorError: Without `follow`: the coordinator has been away for 10 s.
         """
         return self._client._stream(LogStream(self.id, rank=rank, tail=tail, follow=follow), Deadline(self.id, None))
 
     def events(self) -> list[JobEvent]:
-        """What has happened so far."""
+        """What has happened so far, oldest first. CoordinatorError: the coordinator has been away for 10 s."""
         return list(self.watch(metrics=False, follow=False))  # type: ignore[arg-type]
 
     def metrics(self, kind: str = "step", *, every_attempt: bool = False) -> Any:
@@ -258,6 +272,12 @@ class Job:
         Args:
             kind: "step" (`StepMetrics`) or "eval" (`EvalMetrics`).
             every_attempt: A step that a restart did again is there once for each attempt, not only as the last did it.
+
+        Returns:
+            Columns are the fields of `StepMetrics` or `EvalMetrics`.
+
+        Raises:
+            CoordinatorError: The coordinator has been away for 10 s.
         """
         of: dict[str, type[StepMetrics] | type[EvalMetrics]] = {"step": StepMetrics, "eval": EvalMetrics}
         if kind not in of:
@@ -292,7 +312,11 @@ class Job:
         return calls.outcome(status())
 
     def cancel(self, *, now: bool = False) -> JobStatus:
-        """Stops the job, after a checkpoint, or at once and without one. Returns when that is decided; `wait` tells when it has ended."""
+        """Stops the job. Returns when that is decided; `wait` tells when it has ended. One that has ended stays as it is.
+
+        Args:
+            now: At once and without a checkpoint; else after one, from which the job goes on when it is submitted again.
+        """
         return self._client._run(calls.cancel_job(self.id, now))
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -308,6 +332,10 @@ class Job:
 
         Returns:
             The whole path of the folder.
+
+        Raises:
+            InputError: There is no such checkpoint, or the folder holds what no export writes.
+            TaccError: There is no taccctl on this machine, or it has failed.
         """
         from tacc.export import export
 

@@ -41,14 +41,27 @@ class Config(JobConfig):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
-        """The config with these fields, sections as dicts within."""
+        """The config with these fields.
+
+        Args:
+            values: Names of the job file with their values, sections as dicts within.
+
+        Raises:
+            ConfigError: A name that nobody knows.
+        """
         return cls(values)
 
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str]) -> Config:
-        """The config in a job file. Needs PyYAML. ConfigError: it is no YAML, or no map of fields; OSError: it cannot be read.
+        """The config in a job file. (`Client.submit(path)` needs no PyYAML, and its messages have line and column.)
 
-        (`Client.submit(path)` needs no PyYAML, and its messages have line and column.)
+        Args:
+            path: The file, YAML. Relative paths in it are taken from its folder.
+
+        Raises:
+            ConfigError: It is no YAML, no map of fields, or has a name twice or one that nobody knows.
+            OSError: It cannot be read.
+            ImportError: There is no PyYAML.
         """
         try:
             import yaml
@@ -66,7 +79,11 @@ class Config(JobConfig):
         return config
 
     def to_yaml(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The job file that says the same; also written to `path`, if one is given."""
+        """The job file that says the same. Relative paths stay as they are.
+
+        Args:
+            path: Where it is written too. None: nowhere.
+        """
         text = _yaml(self.to_dict(), "")
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")

@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def words(self) -> list[str]:
-        """Why it is the best, or what is missing and what would do: paragraphs."""
+        """Why it is the best, or what is missing and what would do: paragraphs for people."""
         return list(self.best.raw.get("words", []))
 
     def table(self) -> Any:
