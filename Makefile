@@ -61,6 +61,7 @@ bench: everything ## measure beside PyTorch, a little more than an hour
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
 	@$(PYTHON) bench/predicted.py --build $(BUILD)
+	@$(PYTHON) bench/python_client.py --build $(BUILD)
 	@cmake --build $(BUILD) --target published search_bench
 	@$(BUILD)/published bench/data
 	@$(BUILD)/search_bench

@@ -16,8 +16,8 @@ struct ForeignName {
   std::string field;
 };
 
-// Of Hugging Face's TrainingArguments and Trainer, accelerate, DeepSpeed, Megatron-LM, peft, torchtitan, axolotl, TorchAcc
-// (docs/names.md).
+// Of Hugging Face's TrainingArguments and Trainer, accelerate, DeepSpeed, Megatron-LM, peft, torchtitan, axolotl and
+// TorchAcc (docs/names.md).
 const std::vector<ForeignName>& ForeignNames();
 
 // The entry of ForeignNames called `name`, or null.
