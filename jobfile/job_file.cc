@@ -66,6 +66,13 @@ void FindField(const Descriptor& type, const std::string& path, const std::strin
   }
 }
 
+// Ulysses (dist.sp) lies inside cp: a topology that names sp, as TorchAcc's does, and not cp, means cp there.
+void PlaceUlysses(v1::DistSpec* dist) {
+  auto* const topology = dist->mutable_topology();
+  const auto sp = std::find(topology->begin(), topology->end(), "sp");
+  if (sp != topology->end() && std::find(topology->begin(), topology->end(), "cp") == topology->end()) *sp = "cp";
+}
+
 class Reader {
  public:
   Reader(std::string directory, const JobFileOptions& options) : directory_(std::move(directory)), options_(options) {}
@@ -82,6 +89,7 @@ class Reader {
              absl::StrCat("a job file is a map of fields (name, model, data, train, ...), this is ", KindOf(root))});
       } else {
         ReadMessage(root, "", &spec);
+        if (spec.has_dist()) PlaceUlysses(spec.mutable_dist());
         if (!spec.checkpoint().has_dir()) spec.mutable_checkpoint()->set_dir(Resolve("runs/" + spec.name()));
         Validate(spec);
       }

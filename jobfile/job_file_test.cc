@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -184,6 +185,18 @@ TEST(JobFileTest, SurvivesRandomChanges) {
     }
   }
   EXPECT_GT(errors, 500);
+}
+
+TEST(JobFileTest, UlyssesInATopologyIsThePlaceOfContextParallel) {
+  const auto topology = [](const std::string& text) {
+    const absl::StatusOr<v1::JobSpec> spec =
+        ParseJobFile(absl::StrCat(kSixLines, "dist: {sp: {size: 2}, topology: ", text, "}\n"), "job.yaml", "/d");
+    return spec.ok() ? absl::StrJoin(spec->dist().topology(), " ") : std::string(spec.status().message());
+  };
+  EXPECT_EQ(topology("[dp, fsdp, pp, tp, sp]"), "dp fsdp pp tp cp");
+  EXPECT_EQ(topology("[sp, dp]"), "cp dp");
+  EXPECT_THAT(topology("[sp, dp, cp]"),
+              HasSubstr("\"sp\" is no axis; there are pp, dp, fsdp, ep, cp, tp; sp lies inside cp"));
 }
 
 TEST(JobFileTest, EveryForeignNameIsUnknownHereAndItsFieldIsNot) {

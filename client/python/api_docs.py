@@ -14,6 +14,7 @@ import inspect
 import re
 import sys
 import textwrap
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
 def type_text(annotation: Any) -> str:
     if annotation is inspect.Parameter.empty:
         return ""
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    is_class = isinstance(annotation, type) and not typing.get_args(annotation)
+    text = annotation if isinstance(annotation, str) else annotation.__name__ if is_class else str(annotation)
+    return re.sub(r"\b(?:collections\.abc|typing|pathlib|tacc\.\w+)\.", "", text)
 
 
 def signature_text(name: str, function: Callable[..., Any], *, bound: bool) -> str:
@@ -202,6 +205,8 @@ def page() -> str:
         for name, value in names.items():
             if inspect.isclass(value):
                 out += class_text(value)
+            elif not inspect.isfunction(value):  # A name for a type.
+                out += [f"## {name}", "```python", f"{name} = {type_text(value)}", "```", ""]
             else:
                 doc = Doc(value.__doc__ or "")
                 out += [f"## {name}", "```python", signature_text(f"tacc.{name}", value, bound=False), "```", "", *doc.markdown(), *lists_of(doc)]

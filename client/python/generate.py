@@ -8,8 +8,8 @@ coordinator's service, and their types), `config_sections.py` and `messages.py`.
 
 from __future__ import annotations
 
+import os
 import runpy
-import shutil
 import sys
 import tempfile
 import textwrap
@@ -272,6 +272,17 @@ def messages(schema: Schema) -> str:
     return "".join(out)
 
 
+def replace(made: Path, folder: Path) -> None:
+    """Moves the files into the folder, one by one: who imports from it meanwhile finds each, old or new. Others are removed."""
+    folder.mkdir(exist_ok=True)
+    names = {file.name for file in made.iterdir()}
+    for name in names:
+        os.replace(made / name, folder / name)
+    for file in folder.iterdir():
+        if file.name not in names and file.name != "__pycache__":
+            file.unlink()
+
+
 def main() -> None:
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
@@ -284,10 +295,11 @@ def main() -> None:
         (made / "__init__.py").touch()
         for unused in ("options", "job", "worker"):
             (made / f"{unused}_pb2_grpc.py").unlink(missing_ok=True)
-        shutil.rmtree(out / "v1", ignore_errors=True)
-        made.rename(out / "v1")
-    for name, text in (("config_sections.py", config_sections(schema, foreign)), ("messages.py", messages(schema))):
-        (out / name).write_text(text)
+        (Path(folder) / "config_sections.py").write_text(config_sections(schema, foreign), encoding="utf-8")
+        (Path(folder) / "messages.py").write_text(messages(schema), encoding="utf-8")
+        replace(made, out / "v1")
+        for name in ("config_sections.py", "messages.py"):
+            os.replace(Path(folder) / name, out / name)
 
 
 if __name__ == "__main__":
