@@ -42,8 +42,8 @@ struct TrainingOptions {
 // - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
 //   from "copies/W" in that type, which the update writes beside the fp32 master.
 // - A param with role=frozen has no gradient and no optimizer states, and the backward computes nothing that only its
-//   gradient would need; so with role=buffer. A frozen one rests in the type in which it is read where that is one and narrower: that is exact, as no
-//   update would be lost.
+//   gradient would need; so with role=buffer. A frozen one rests in the type in which it is read where that is one and
+//   narrower: that is exact, as no update would be lost.
 // - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are
 //   known only after the last micro-batch. So any split of a global batch gives the same update.
 // - With loss_scale the seed is the state "loss_scale/scale" over the power of two at or above the tokens of a step, so
