@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
@@ -274,6 +275,9 @@ TEST(ReadModelConfigTest, WindowsAreOfTheLayersThatHaveThem) {
   EXPECT_EQ(WindowsOf(qwen), (Windows{0, 0, 5}));
   const json types = {"sliding_attention", "full_attention", "sliding_attention"};
   EXPECT_EQ(WindowsOf(With(qwen, {{"layer_types", types}})), (Windows{5, 0, 5}));
+  const json slides = With(three, {{"use_sliding_window", true}, {"max_window_layers", 2}});
+  EXPECT_EQ(WindowsOf(With(BaseConfig("qwen2_moe"), slides)), (Windows{5, 0, 0}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("qwen3_moe"), slides)), (Windows{5, 5, 5}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("gemma2"), three)), (Windows{5, 0, 5}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("gemma3_text"), With(three, {{"sliding_window_pattern", 3}}))),
             (Windows{5, 5, 0}));
@@ -325,6 +329,14 @@ TEST(ReadModelConfigTest, RandomWeightsAreDrawnAsTransformersDoes) {
     EXPECT_EQ(gemma["model.norm.weight"], "zeros") << family;
   }
   EXPECT_EQ(inits("gemma3_text")["model.layers.1.self_attn.k_norm.weight"], "zeros");
+  for (const char* family : {"qwen2_moe", "granitemoe", "deepseek_v2", "deepseek_v3"}) {
+    for (const auto& [name, init] : inits(family)) {
+      const bool is_norm = name.find("norm") != std::string::npos;
+      const bool is_bias = absl::EndsWith(name, "bias");
+      EXPECT_EQ(init, is_norm ? "ones" : is_bias ? "zeros" : "normal(0.02)") << family << " " << name;
+    }
+  }
+  EXPECT_EQ(inits("deepseek_v3").count("model.layers.1.mlp.gate.e_score_correction_bias"), 1u);
 }
 
 TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {

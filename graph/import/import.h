@@ -34,9 +34,9 @@ struct ImportOptions {
 struct ImportedModel {
   // In f32. Inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
   // and "sample" i64[B]; with an auxiliary loss of experts "sample" (-1: padding). Leaves `param "NAME"`, NAME as in
-  // the model's safetensors (NAME[BEGIN:END] for those rows of it, NAME[:,BEGIN:END] of each entry), with init=, axes= and, where the logical shape is a
-  // reshape of the stored one, stored=. Outputs "loss" (sum over target tokens) and "target_tokens", or "logits"
-  // f32[B,S,V].
+  // the model's safetensors (NAME[BEGIN:END] for those rows of it, NAME[:,BEGIN:END] for those of each entry), with
+  // init=, axes= and, where the logical shape is a reshape of the stored one, stored=. Outputs "loss" (sum over target
+  // tokens) and "target_tokens", or "logits" f32[B,S,V].
   Graph forward;
   std::string family;  // "llama", ..., or "graph"
   // Where the initial weights come from; never kAuto.

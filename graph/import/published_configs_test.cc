@@ -1,5 +1,8 @@
 // Published models are read whole, and have their parameters.
+#include "gmock/gmock.h"
 #include "graph/import/families.h"
+#include "graph/import/import.h"
+#include "graph/import/testing/model_folder.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
@@ -347,6 +350,60 @@ TEST(ReadModelConfigTest, PublishedModelsHaveTheirParameters) {
     }
     EXPECT_EQ(num_parameters, published.num_parameters) << published.name;
   }
+}
+
+// Of a folder in bf16 as DeepSeek publishes them.
+TEST(PublishedFolderTest, DeepseekHasABufferInFp32AndLayersBehindTheLast) {
+  const ModelFolder folder;
+  const auto import = [&] { return ImportModel(folder.path(), {.seq_len = 4}, OpTable()).status(); };
+  folder.WriteConfig({{"model_type", "deepseek_v3"},
+                      {"vocab_size", 10},
+                      {"hidden_size", 8},
+                      {"num_hidden_layers", 1},
+                      {"num_attention_heads", 2},
+                      {"q_lora_rank", nullptr},
+                      {"kv_lora_rank", 4},
+                      {"qk_nope_head_dim", 3},
+                      {"qk_rope_head_dim", 2},
+                      {"v_head_dim", 5},
+                      {"n_routed_experts", 2},
+                      {"num_experts_per_tok", 1},
+                      {"n_group", 1},
+                      {"topk_group", 1},
+                      {"moe_intermediate_size", 6},
+                      {"first_k_dense_replace", 0},
+                      {"num_nextn_predict_layers", 1},
+                      {"dtype", "bfloat16"}});
+  const std::string layer = "model.layers.0.", bias = layer + "mlp.gate.e_score_correction_bias";
+  Tensors tensors = {{"model.embed_tokens.weight", {"BF16", {10, 8}}},
+                     {"lm_head.weight", {"BF16", {10, 8}}},
+                     {"model.norm.weight", {"BF16", {8}}},
+                     {bias, {"F32", {2}}},
+                     {"model.layers.1.eh_proj.weight", {"BF16", {8, 16}}}};
+  for (const auto& [name, dims] : std::vector<std::pair<std::string, Dims>>{{"self_attn.q_proj", {10, 8}},
+                                                                            {"self_attn.kv_a_proj_with_mqa", {6, 8}},
+                                                                            {"self_attn.kv_a_layernorm", {4}},
+                                                                            {"self_attn.kv_b_proj", {16, 4}},
+                                                                            {"self_attn.o_proj", {8, 10}},
+                                                                            {"input_layernorm", {8}},
+                                                                            {"post_attention_layernorm", {8}},
+                                                                            {"mlp.gate", {2, 8}}}) {
+    tensors[absl::StrCat(layer, name, ".weight")] = {"BF16", dims};
+  }
+  for (const char* module : {"experts.0", "experts.1", "shared_experts"}) {
+    for (const char* name : {"gate_proj", "up_proj"})
+      tensors[absl::StrCat(layer, "mlp.", module, ".", name, ".weight")] = {"BF16", {6, 8}};
+    tensors[absl::StrCat(layer, "mlp.", module, ".down_proj.weight")] = {"BF16", {8, 6}};
+  }
+  folder.WriteTensors(tensors);
+  EXPECT_TRUE(import().ok()) << import();
+  tensors[bias] = {"F16", {2}};
+  tensors["model.layers.9.eh_proj.weight"] = {"BF16", {8, 16}};
+  folder.WriteTensors(tensors);
+  EXPECT_THAT(std::string(import().message()),
+              testing::HasSubstr("e_score_correction_bias\" is F16, but config.json says dtype BF16"));
+  EXPECT_THAT(std::string(import().message()),
+              testing::HasSubstr("tensor \"model.layers.9.eh_proj.weight\" [8,16] is not part of the model"));
 }
 
 }  // namespace

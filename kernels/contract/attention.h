@@ -1,6 +1,6 @@
 // Softmax attention without a [S,T] matrix: blocks of scores that stay in cache.
-// Legend: B batch, S queries, T keys, H query heads, K key/value heads (H % K == 0), D head dim of queries and keys, V of
-// values and results.
+// Legend: B batch, S queries, T keys, H query heads, K key/value heads (H % K == 0), D head dim of queries and keys, V
+// of values and results.
 #ifndef TACC_KERNELS_CONTRACT_ATTENTION_H_
 #define TACC_KERNELS_CONTRACT_ATTENTION_H_
 
@@ -58,10 +58,10 @@ inline Dims AttentionResultDims(const TensorView& q, const TensorView& v) {
 }
 
 struct AttentionKernels {
-  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64 operands)
-  // = log of the sum of exp of the scores. q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V] of one dtype; query head h reads
-  // key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the other
-  // extras are dense.
+  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64
+  // operands) = log of the sum of exp of the scores. q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V] of one dtype; query head
+  // h reads key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the
+  // other extras are dense.
   void (&Attention)(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                     const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
 

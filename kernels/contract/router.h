@@ -22,8 +22,8 @@ struct RouterKernels {
   // dx = y (dy - sum of dy y); all of one type, f32 or f64. dx may be dy.
   void (&SoftmaxGrad)(const TensorView& dy, const TensorView& y, const TensorView& dx);
 
-  // Where choice [T,E] (p itself, or another of its type) is largest in each row, largest first, of equal ones the lower
-  // index: ids i32[T,K], and p's numbers there as weights [T,K]; p f32 or f64.
+  // Where choice [T,E] (p itself, or another of its type) is largest in each row, largest first, of equal ones the
+  // lower index: ids i32[T,K], and p's numbers there as weights [T,K]; p f32 or f64.
   void (&TopK)(const TensorView& p, const TensorView& choice, const TopKGroups& groups, TopKWeights kind,
                const TensorView& weights, const TensorView& ids);
 

@@ -86,7 +86,7 @@ struct ExpertsSpec {
   // A number for each expert is added to its score where experts are chosen, and only there: router's
   // e_score_correction_bias, which is read and never trained.
   bool has_choice_bias = false;
-  // A token's experts come from kept_groups groups of so many, those whose `summed` largest scores have the largest sums.
+  // A token's experts come from kept_groups groups of so many, whose `summed` largest scores have the largest sums.
   int64_t num_groups = 1, kept_groups = 1, summed = 1;
   // What an expert's output is multiplied by: its score, or its share of those of the token's experts; and this factor.
   enum Weights { kProbabilities, kNormalized } weights = kProbabilities;
@@ -103,9 +103,9 @@ struct ExpertsSpec {
   bool has_shared_weight = false;
 };
 
-// Attention whose keys and values are made of a short vector of each token (MLA). A head's query and key have `nope` dims
-// without a position, and `rope` dims with one, which all heads' keys share. Source: DeepSeek-AI, DeepSeek-V2, arXiv
-// 2405.04434, section 2.1.
+// Attention whose keys and values are made of a short vector of each token (MLA). A head's query and key have `nope`
+// dims without a position, and `rope` dims with one, which all heads' keys share. Source: DeepSeek-AI, DeepSeek-V2,
+// arXiv 2405.04434, section 2.1.
 struct LatentSpec {
   int64_t q_rank = 0;  // of the vector that queries are made of; 0: they are made of the token itself
   int64_t kv_rank = 0;

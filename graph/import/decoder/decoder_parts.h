@@ -1,4 +1,4 @@
-// What the builders of a decoder's graph share: weights under their names in the files, and the small pieces around them.
+// What the builders of a decoder's graph share: weights under their names in the files, and small pieces around them.
 #ifndef TACC_GRAPH_IMPORT_DECODER_DECODER_PARTS_H_
 #define TACC_GRAPH_IMPORT_DECODER_DECODER_PARTS_H_
 

@@ -98,7 +98,7 @@ ValueId ExpertsBuilder::Shared(const std::string& path, int64_t layer, ValueId x
                  spec_.init.down(layer));
 }
 
-// Source: Fedus et al., Switch Transformers, arXiv 2101.03961, equations 4 to 6; over all layers as transformers has it.
+// Source: Fedus et al., Switch Transformers, arXiv 2101.03961, equations 4 to 6; of all layers, as transformers has it.
 ValueId ExpertsBuilder::WithAuxLoss(ValueId loss, ValueId num_targets, ValueId sample, int64_t seq_len) {
   if (counts_ == kNoValue) return loss;
   const ExpertsSpec& experts = *spec_.experts;

@@ -24,8 +24,8 @@ class ExpertsBuilder : private DecoderParts {
   // What the experts of a layer, whose module path is `path`, make of x [B,S,N].
   ValueId Layer(const std::string& path, int64_t layer, ValueId x);
 
-  // `loss` and the load-balancing loss of all layers, times the number of targets, by which the sum of losses is divided
-  // in the end; `loss` itself where there is none. `sample` i64[B] is -1 of padding; S is `seq_len`.
+  // `loss` and the load-balancing loss of all layers, times the number of targets, by which the sum of losses is
+  // divided in the end; `loss` itself where there is none. `sample` i64[B] is -1 of padding; S is `seq_len`.
   ValueId WithAuxLoss(ValueId loss, ValueId num_targets, ValueId sample, int64_t seq_len);
 
  private:

@@ -10,8 +10,8 @@
 
 namespace tacc::graph {
 
-// Whether the family is read as Llama is, with keys of the same names; whether it has DeepSeek's keys; whether its layers
-// have experts, and Llama's keys.
+// Whether the family is read as Llama is, with keys of the same names; whether it has DeepSeek's keys; whether its
+// layers have experts, and Llama's keys.
 bool IsLlamaLike(const std::string& family);
 bool IsDeepseek(const std::string& family);
 bool IsMixture(const std::string& family);
