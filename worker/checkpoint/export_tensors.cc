@@ -108,7 +108,8 @@ struct Factor {
   float at(int64_t row, int64_t k) const { return (*values)[row * row_stride + k * sum_stride]; }
 };
 
-// Rows of `base` with scale x a product added, whose entries are sums over `rank` products of an entry of either factor.
+// Rows of `base` with scale x a product added, whose entries are sums over `rank` products of an entry of either
+// factor.
 TensorSource WithProduct(TensorSource base, const Factor& by_row, const Factor& by_column, int64_t rank, double scale) {
   const int64_t width = base.row_elements;
   base.read = [read = base.read, by_row, by_column, rank, width, scale](int64_t first, int64_t rows,
