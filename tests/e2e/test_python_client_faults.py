@@ -1,6 +1,7 @@
 """tacc.Client and tacc.AsyncClient where things go wrong: a coordinator that hangs or is gone, odd input, forks, closed clients, very many streams."""
 
 import asyncio
+import concurrent.futures
 import multiprocessing
 import os
 import pickle
@@ -11,10 +12,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import grpc
 import pytest
 import tacc
 import tacc.calls
 from cluster import Cluster, write_job
+from tacc.v1 import coordinator_pb2 as pb
+from tacc.v1 import coordinator_pb2_grpc
 
 LONG = {"train": {"max_steps": 1_000_000}, "checkpoint": {"save_steps": 1_000_000}}
 
@@ -216,6 +220,30 @@ def test_paths_are_not_looked_for_where_the_coordinator_is_of_another_machine(cl
     spec = client._run(tacc.calls.read_job(wanted))
     elsewhere = tacc.messages.CoordinatorVersion(version=version.version, pid=os.getpid(), state_dir=version.state_dir, metrics_address="")
     tacc.calls.check_paths(spec, elsewhere)
+
+
+class Talkative(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """Answers with errors as long as the job's name says."""
+
+    def GetVersion(self, request, context):
+        return pb.GetVersionResponse(version=tacc.__version__)
+
+    def Get(self, request, context):
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "é" * int(request.job))
+
+
+def test_a_long_message_comes_whole():
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(Talkative(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        with tacc.Client(address) as client:
+            for length in (1000, 3000, 50_000):
+                with pytest.raises(tacc.InputError, match=f"^é{{{length}}}$"):
+                    client.job(str(length))
+    finally:
+        server.stop(None)
 
 
 # --- Other processes, threads and event loops ---

@@ -90,6 +90,12 @@ def test_it_names_what_optional_packages_are_for(python, tmp_path):
     assert done.stderr.splitlines()[-1] == "ImportError: Config.from_yaml needs PyYAML: pip install pyyaml; or submit the path itself"
 
 
+def test_a_name_says_which_extra_is_missing(python, tmp_path):
+    done = run(python, "-c", "import tacc; tacc.prepare(['x'], 'y', tokenizer='z')", cwd=tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: tacc.prepare: numpy is not installed; install what this needs: ") and last.endswith("'tacc[data]'")
+
+
 SCRIPT = """
 import tacc
 

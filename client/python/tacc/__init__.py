@@ -183,7 +183,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'tacc' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        from tacc.extras import what_to_install
+
+        if (said := what_to_install(error)) is None:
+            raise
+        raise ImportError(f"tacc.{name}: {said}", name=error.name) from error
     globals()[name] = value
     return value
 

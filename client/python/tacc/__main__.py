@@ -5,19 +5,17 @@ import signal
 import sys
 
 from tacc.errors import InputError, this_python
-
-# What a tool needs beyond what the client needs -> the extra of the wheel that brings it.
-EXTRAS = {"numpy": "data", "tokenizers": "data", "safetensors": "data", "transformers": "chat", "pyarrow": "parquet", "torch": "torch"}
+from tacc.extras import what_to_install
 
 
 def main(argv: list[str] | None = None) -> int:
     try:
         return run(argv)
     except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        if module not in EXTRAS:
+        said = what_to_install(error)
+        if said is None:
             raise
-        print(f"error: {module} is not installed; install what this needs: {this_python()} -m pip install 'tacc[{EXTRAS[module]}]'", file=sys.stderr)
+        print(f"error: {said}", file=sys.stderr)
         return 2
 
 

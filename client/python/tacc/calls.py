@@ -64,6 +64,9 @@ CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # Each channel has a connection of its own.
     ("grpc.enable_http_proxy", 0),  # A coordinator is reached directly, whatever http_proxy says.
     ("grpc.max_receive_message_length", 64 << 20),
+    # An error's text comes as metadata, of which gRPC lets 8 KiB pass.
+    ("grpc.max_metadata_size", 1 << 20),
+    ("grpc.absolute_max_metadata_size", 1 << 20),
 ]
 ENDED = ("finished", "failed", "cancelled")
 
