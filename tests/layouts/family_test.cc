@@ -1,5 +1,6 @@
 // The weights of every family say what their dims are, so that tensor parallelism follows: two ranks train as one does,
 // in double precision, and share the work of the matrix products.
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -116,7 +117,8 @@ absl::StatusOr<Compiled> CompileFor(const std::string& family, int64_t tp, const
   CompileOptions options;
   options.training.learning_rate = 1e-2;
   options.training.lr_scheduler_type = "constant";
-  options.partition = LayoutOf({{{"tp", tp}}}, read.spec.names.embedding);
+  options.partition =
+      LayoutOf({{{"tp", std::min<int64_t>(tp, 2)}, {"tpq", std::max<int64_t>(tp / 2, 1)}}}, read.spec.names.embedding);
   for (int64_t i = 0; i < read.spec.num_layers; ++i) options.partition.units.push_back(read.spec.LayerPath(i));
   options.schedule.units = options.partition.units;
   Compiled compiled;
@@ -173,6 +175,17 @@ TEST_P(FamilyLayoutTest, TwoRanksTrainAsOneAndShareTheWork) {
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LE(std::abs(got[i] - wanted[i]), kTolerance * wanted[i]) << i;
   auto flops = [&](const Compiled& c) { return StepCostOf(c.stages[0], ops, DeviceProfile()).matmul_flops; };
   EXPECT_LE(flops(*two), 1.05 / 2 * flops(*one));
+}
+
+// More ranks than key-value heads, whose query heads lie in one matrix with them.
+TEST(FamilyLayout, FourRanksShareTwoGroupsOfHeads) {
+  const OpTable ops;
+  const absl::StatusOr<Compiled> one = CompileFor("falcon", 1, ops), four = CompileFor("falcon", 4, ops);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(four.ok()) << four.status();
+  const std::vector<double> wanted = Train(one->stages[0]), got = Train(four->stages[0]);
+  ASSERT_EQ(wanted.size(), got.size());
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LE(std::abs(got[i] - wanted[i]), kTolerance * wanted[i]) << i;
 }
 
 struct Biases {
