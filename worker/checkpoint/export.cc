@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -140,12 +141,29 @@ absl::StatusOr<ModelConfig> ChooseConfig(const CheckpointIdentity& identity, con
   return config;
 }
 
+bool HasChatTemplate(const std::string& tokenizer_dir) {
+  std::error_code unseen;
+  for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
+    if (std::filesystem::exists(absl::StrCat(tokenizer_dir, "/", name), unseen)) return true;
+  }
+  std::ifstream file(tokenizer_dir + "/tokenizer_config.json");
+  const nlohmann::json config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() && config.contains("chat_template");
+}
+
 absl::Status WriteTokenizer(const CheckpointIdentity& identity, const ExportRequest& request, Output* output) {
   const std::string data_dir = request.data_dir.empty() ? identity.data_path : request.data_dir;
   const std::string tokenizer = FindTokenizer(request.model_dir, data_dir);
   // Without a vocabulary, a model's other files (a chat template) are of no other tokenizer.
   const std::string& source = tokenizer.empty() ? request.model_dir : tokenizer;
-  return source.empty() ? absl::OkStatus() : CopyFiles(source, IsOfTokenizer, output);
+  if (source.empty()) return absl::OkStatus();
+  if (absl::Status status = CopyFiles(source, IsOfTokenizer, output); !status.ok()) return status;
+  // Conversations were prepared with the template that lies with the data where the model's tokenizer has none.
+  const std::string prepared = data_dir + "/tokenizer";
+  std::error_code unseen;
+  if (data_dir.empty() || HasChatTemplate(source) || !std::filesystem::exists(prepared, unseen))
+    return absl::OkStatus();
+  return CopyFiles(prepared, [](const std::string& name) { return name == "chat_template.jinja"; }, output);
 }
 
 absl::Status WriteModelFiles(const CheckpointIdentity& identity, const ExportRequest& request,
