@@ -279,7 +279,8 @@ TEST(ReadModelConfigTest, WindowsAreOfTheLayersThatHaveThem) {
   EXPECT_EQ(WindowsOf(With(BaseConfig("qwen2_moe"), slides)), (Windows{5, 0, 0}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("qwen3_moe"), slides)), (Windows{5, 5, 5}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("gemma2"), three)), (Windows{5, 0, 5}));
-  EXPECT_EQ(WindowsOf(With(BaseConfig("gemma3"), With(three, {{"sliding_window_pattern", 3}}))), (Windows{5, 5, 0}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("gemma3_text"), With(three, {{"sliding_window_pattern", 3}}))),
+            (Windows{5, 5, 0}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("olmo3"), With(three, {{"layer_types", nullptr}}))), (Windows{5, 5, 5}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("smollm3"),
                            With(three, {{"use_sliding_window", true}, {"no_rope_layers", {1, 0, 1}}}))),
@@ -296,9 +297,9 @@ TEST(ReadModelConfigTest, PositionsAreOfTheLayersThatHaveThem) {
   };
   const json three = {{"num_hidden_layers", 3}};
   EXPECT_EQ(positions(With(BaseConfig("smollm3"), With(three, {{"no_rope_layer_interval", 2}}))), "r-r");
-  EXPECT_EQ(positions(With(BaseConfig("gemma3"), three)), "lrl");
+  EXPECT_EQ(positions(With(BaseConfig("gemma3_text"), three)), "lrl");
   // A window that holds a whole sample, but frequencies of its own.
-  EXPECT_EQ(positions(With(BaseConfig("gemma3"), With(three, {{"sliding_window", 4096}}))), "lrl");
+  EXPECT_EQ(positions(With(BaseConfig("gemma3_text"), With(three, {{"sliding_window", 4096}}))), "lrl");
   EXPECT_EQ(positions(With(BaseConfig("olmo3"), With(three, {{"layer_types", nullptr}}))), "rrr");
 }
 
@@ -321,13 +322,13 @@ TEST(ReadModelConfigTest, RandomWeightsAreDrawnAsTransformersDoes) {
   EXPECT_EQ(gpt2["transformer.h.0.mlp.c_proj.bias"], "zeros");
   EXPECT_EQ(gpt2["transformer.h.0.ln_1.weight"], "ones");
   EXPECT_EQ(inits("starcoder2")["model.layers.0.self_attn.q_proj.weight"], "normal(0.018042)");
-  for (const char* family : {"gemma2", "gemma3"}) {
+  for (const char* family : {"gemma2", "gemma3_text"}) {
     std::map<std::string, std::string> gemma = inits(family);
     EXPECT_EQ(gemma["model.embed_tokens.weight"], "normal(0.02)") << family;
     EXPECT_EQ(gemma["model.layers.1.pre_feedforward_layernorm.weight"], "zeros") << family;  // 1 + 0
     EXPECT_EQ(gemma["model.norm.weight"], "zeros") << family;
   }
-  EXPECT_EQ(inits("gemma3")["model.layers.1.self_attn.k_norm.weight"], "zeros");
+  EXPECT_EQ(inits("gemma3_text")["model.layers.1.self_attn.k_norm.weight"], "zeros");
   for (const char* family : {"qwen2_moe", "granitemoe", "deepseek_v2", "deepseek_v3"}) {
     for (const auto& [name, init] : inits(family)) {
       const bool is_norm = name.find("norm") != std::string::npos;

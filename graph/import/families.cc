@@ -113,7 +113,7 @@ std::vector<Family> VariantsOfLlama() {
        .names = Gemma2Names(),
        .harmless = GemmaHarmlessKeys(),
        .read = ReadGemma2},
-      {.name = "gemma3",
+      {.name = "gemma3_text",
        .model_types = {"gemma3_text"},
        .architectures = {"Gemma3ForCausalLM"},
        .layer_classes = {"Gemma3DecoderLayer"},

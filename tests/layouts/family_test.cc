@@ -97,8 +97,8 @@ json Config(const std::string& family) {
   }
   if (family == "qwen2_moe" || family == "qwen3_moe") config["moe_intermediate_size"] = 10;
   if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 14;
-  if (family == "gemma3") config.update({{"model_type", "gemma3_text"}, {"sliding_window_pattern", 2}});
-  if (family == "gemma2" || family == "gemma3" || family == "olmo3") config["sliding_window"] = 3;
+  if (family == "gemma3_text") config["sliding_window_pattern"] = 2;
+  if (family == "gemma2" || family == "gemma3_text" || family == "olmo3") config["sliding_window"] = 3;
   if (family == "gemma2") config.update({{"attn_logit_softcapping", 1.5}, {"final_logit_softcapping", 2.0}});
   if (family == "smollm3") config.update({{"no_rope_layers", {1, 0}}, {"tie_word_embeddings", false}});
   if (family == "starcoder2") config.update({{"sliding_window", 4}, {"attention_dropout", 0.3}});

@@ -103,7 +103,7 @@ def _chatglm(name: str, sizes: tuple, groups: int | None, batch: int, seq_len: i
 
 _ARCHITECTURES = {
     "smollm3": "SmolLM3ForCausalLM",
-    "gemma3": "Gemma3ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "gpt_neox": "GPTNeoXForCausalLM",
     "falcon": "FalconForCausalLM",
@@ -112,10 +112,7 @@ _ARCHITECTURES = {
 
 def _like_llama(family: str, *args, **more) -> Case:
     """As _rotary, for families whose class has another name."""
-    case = _rotary(family, *args, architectures=[_ARCHITECTURES[family]], **more)
-    if family == "gemma3":
-        case.config["model_type"] = "gemma3_text"
-    return case
+    return _rotary(family, *args, architectures=[_ARCHITECTURES[family]], **more)
 
 
 def _gpt(family: str, name: str, sizes: dict, batch: int, seq_len: int, draws: int = 1, **more) -> Case:
@@ -292,16 +289,16 @@ TRAINING_CASES = [
         attn_logit_softcapping=None, final_logit_softcapping=None, hidden_activation="gelu",
     ),
     _like_llama(
-        "gemma3", "windows of every second layer", _sizes(97, 36, 51, 4, 6), 2, 3, 17, draws=5, head_dim=10,
+        "gemma3_text", "windows of every second layer", _sizes(97, 36, 51, 4, 6), 2, 3, 17, draws=5, head_dim=10,
         sliding_window=5, sliding_window_pattern=2, rope_local_base_freq=300.0, rope_theta=5000.0, query_pre_attn_scalar=10,
     ),
     _like_llama(
-        "gemma3", "linear rope in full layers, soft cap", _sizes(71, 50, 45, 3, 5), 1, 2, 21, draws=3, head_dim=14,
+        "gemma3_text", "linear rope in full layers, soft cap", _sizes(71, 50, 45, 3, 5), 1, 2, 21, draws=3, head_dim=14,
         sliding_window=6, layer_types=["sliding_attention", "full_attention", "full_attention"],
         rope_scaling={"rope_type": "linear", "factor": 3.0}, final_logit_softcapping=3.0, query_pre_attn_scalar=20,
     ),
     _like_llama(
-        "gemma3", "biases, own head, wide window", _sizes(113, 42, 57, 2, 3), 3, 3, 13, draws=3, head_dim=8,
+        "gemma3_text", "biases, own head, wide window", _sizes(113, 42, 57, 2, 3), 3, 3, 13, draws=3, head_dim=8,
         attention_bias=True, tie_word_embeddings=False, sliding_window=64, query_pre_attn_scalar=8,
     ),
     _gpt2("plain GPT-2", (97, 36, 2, 6), 3, 17, draws=3),

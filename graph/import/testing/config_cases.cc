@@ -301,8 +301,8 @@ const FamilyFlips kFamilyFlips[] = {
 
 bool IsLlamaLike(const std::string& family) {
   static const std::set<std::string> kFamilies = {
-      "llama",  "mistral", "qwen2",   "qwen3", "olmo", "olmo2",   "olmo3",     "smollm3",   "phi3",  "starcoder2",
-      "gemma2", "gemma3",  "granite", "glm",   "glm4", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
+      "llama",  "mistral",     "qwen2",   "qwen3", "olmo", "olmo2",   "olmo3",     "smollm3",   "phi3",  "starcoder2",
+      "gemma2", "gemma3_text", "granite", "glm",   "glm4", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
   return kFamilies.count(family) > 0;
 }
 

@@ -62,19 +62,19 @@ std::vector<FamilyFlips> AllDenseFlips() {
             {"norm_type", "rms_norm"},
             {"mlp_type", "gated"},
             {"sliding_window", 7}}},
-          {{"olmo3", "gemma2", "gemma3"},
+          {{"olmo3", "gemma2", "gemma3_text"},
            {{"sliding_window", 7},
             {"sliding_window", 0},
             {"layer_types", {"full_attention", "full_attention"}, {{"sliding_window", 7}}},
             {"layer_types", {"full_attention"}},
             {"layer_types", {"full_attention", "chunked_attention"}}}},
-          {{"olmo3", "gemma3"},
+          {{"olmo3", "gemma3_text"},
            {{"rope_parameters", ByType(kLinear, kDefault)},
             {"rope_parameters", ByType(kDefault, kLinear)},
             {"rope_parameters", ByType({{"rope_type", "default"}, {"rope_theta", 77.0}}, nullptr)},
             {"rope_parameters", {{"full_attention", kDefault}, {"chunked_attention", kDefault}}},
             {"rope_scaling", kLinear}}},
-          {{"gemma2", "gemma3"},
+          {{"gemma2", "gemma3_text"},
            {{"hidden_activation", "relu"},
             {"query_pre_attn_scalar", 36},
             {"query_pre_attn_scalar", 0},
@@ -83,7 +83,7 @@ std::vector<FamilyFlips> AllDenseFlips() {
             {"final_logit_softcapping", 20.0},
             {"final_logit_softcapping", 0}}},
           {{"gemma2"}, {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}}},
-          {{"gemma3"},
+          {{"gemma3_text"},
            {{"sliding_window_pattern", 1, {{"sliding_window", 7}}},
             {"_sliding_window_pattern", 3},
             {"rope_local_base_freq", 500.0}}},
@@ -181,17 +181,17 @@ json BaseOfGpt(const std::string& family) {
 }
 
 json MoreOfBase(const std::string& family) {
-  if (family == "gemma3") return {{"model_type", "gemma3_text"}, {"sliding_window_pattern", 2}};
+  if (family == "gemma3_text") return {{"sliding_window_pattern", 2}};
   if (family == "olmo3") return {{"layer_types", {"sliding_attention", "full_attention"}}};
   return json::object();
 }
 
 bool IsOfOtherKey(const std::string& family, const Flip& flip) {
-  const bool is_gemma = family == "gemma2" || family == "gemma3";
+  const bool is_gemma = family == "gemma2" || family == "gemma3_text";
   if (flip.key == "hidden_act") return is_gemma;
   if (flip.key == "tie_word_embeddings") return is_gemma || family == "smollm3" || family == "starcoder2";
   // Its embeddings are said by type of layer, or of fewer kinds: DenseFlips.
-  return flip.key == "rope_parameters" && (family == "olmo3" || family == "gemma3" || family == "phi3");
+  return flip.key == "rope_parameters" && (family == "olmo3" || family == "gemma3_text" || family == "phi3");
 }
 
 std::vector<Flip> DenseFlips(const std::string& family) {
@@ -199,7 +199,7 @@ std::vector<Flip> DenseFlips(const std::string& family) {
   for (const FamilyFlips& more : AllDenseFlips()) {
     if (more.families.count(family) > 0) flips.insert(flips.end(), more.flips.begin(), more.flips.end());
   }
-  for (const char* tied : {"gemma2", "gemma3", "smollm3", "starcoder2"}) {
+  for (const char* tied : {"gemma2", "gemma3_text", "smollm3", "starcoder2"}) {
     if (family == tied) flips.push_back({"tie_word_embeddings", false});
   }
   return flips;
