@@ -115,11 +115,15 @@ class Adapters {
     return std::any_of(readers_[v].begin(), readers_[v].end(), [&](int i) { return graph_.nodes[i].op == op; });
   }
 
-  // Whether experts are chosen by the value, or by what is made of it alone.
+  // Whether experts are chosen by the value, or by what is made of it alone or with a bias.
   bool Chooses(ValueId v) const {
-    while (readers_[v].size() == 1 && graph_.nodes[readers_[v][0]].operands.size() == 1)
-      v = graph_.nodes[readers_[v][0]].results[0];
-    return IsReadBy(v, "top_k");
+    while (!IsReadBy(v, "top_k")) {
+      if (readers_[v].size() != 1) return false;
+      const Node& reader = graph_.nodes[readers_[v][0]];
+      if (reader.results.empty() || (reader.operands.size() != 1 && reader.op != "add")) return false;
+      v = reader.results[0];
+    }
+    return true;
   }
 
   void FindModules() {
