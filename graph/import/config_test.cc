@@ -178,6 +178,7 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
     if (is_qwen) inner = 14;
     double shared = 0;
     if (GetParam() == "qwen2_moe") shared = hidden + 3 * hidden * 22;  // its weight, and its three matrices
+    if (GetParam() == "gpt_oss") shared = 2 * (2 * inner + hidden);  // biases, each a column times a number of the slot
     mlps += (layers - dense_layers) * (hidden * 6 + 2 * 3 * hidden * inner + shared);
   }
   const double by_hand = 2 * batch * seq * (layers * (projections + attention) + mlps + hidden * rows);
@@ -221,7 +222,9 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
     const bool is_positions = spec.learned_positions > 0 && dims == Dims{spec.learned_positions, spec.hidden_size};
     // Of latents that all heads read: each rank needs them whole.
     const bool is_latent = node.symbol.find("_a_proj") != std::string::npos;
-    if (dims.size() < 2 || is_router || is_positions || is_latent) continue;
+    // Of what ranks sum: added once, whole.
+    const bool is_sums_bias = node.symbol.find("down_proj_bias") != std::string::npos;
+    if (dims.size() < 2 || is_router || is_positions || is_latent || is_sums_bias) continue;
     EXPECT_EQ(num_split, 1) << node.symbol << ": tensor parallelism splits one dim of each matrix";
     ++num_products;
   }
@@ -279,6 +282,7 @@ TEST(ReadModelConfigTest, WindowsAreOfTheLayersThatHaveThem) {
   EXPECT_EQ(WindowsOf(With(BaseConfig("qwen2_moe"), slides)), (Windows{5, 0, 0}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("qwen3_moe"), slides)), (Windows{5, 5, 5}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("gemma2"), three)), (Windows{5, 0, 5}));
+  EXPECT_EQ(WindowsOf(With(BaseConfig("gpt_oss"), three)), (Windows{5, 0, 5}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("gemma3_text"), With(three, {{"sliding_window_pattern", 3}}))),
             (Windows{5, 5, 0}));
   EXPECT_EQ(WindowsOf(With(BaseConfig("olmo3"), With(three, {{"layer_types", nullptr}}))), (Windows{5, 5, 5}));
@@ -336,6 +340,12 @@ TEST(ReadModelConfigTest, RandomWeightsAreDrawnAsTransformersDoes) {
       EXPECT_EQ(init, is_norm ? "ones" : is_bias ? "zeros" : "normal(0.02)") << family << " " << name;
     }
   }
+  for (const auto& [name, init] : inits("gpt_oss")) {
+    const bool is_norm = name.find("norm") != std::string::npos;
+    const bool is_zero = absl::EndsWith(name, "bias") && !absl::EndsWith(name, "mlp.router.bias");
+    EXPECT_EQ(init, is_norm ? "ones" : is_zero ? "zeros" : "normal(0.02)") << name;
+  }
+  EXPECT_EQ(inits("gpt_oss").count("model.layers.1.self_attn.sinks"), 1u);
   EXPECT_EQ(inits("deepseek_v3").count("model.layers.1.mlp.gate.e_score_correction_bias"), 1u);
 }
 
@@ -350,6 +360,19 @@ TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {
   yarn["rope_scaling"]["finetuned"] = false;
   EXPECT_THAT(std::string(TextOf(yarn).status().message()),
               HasSubstr("rope_scaling: finetuned = false: only frequencies"));
+}
+
+TEST(ReadModelConfigTest, GptOssIsStretchedUnlessItSaysOtherwise) {
+  const json base = BaseConfig("gpt_oss");
+  const json yarn = {{"rope_type", "yarn"},
+                     {"factor", 32.0},
+                     {"truncate", false},
+                     {"original_max_position_embeddings", 4096},
+                     {"rope_theta", 150000}};
+  EXPECT_EQ(TextOf(With(base, {{"rope_parameters", yarn}, {"experts_per_token", 2}})).value(), TextOf(base).value());
+  EXPECT_NE(TextOf(With(base, {{"rope_parameters", {{"rope_type", "default"}}}})).value(), TextOf(base).value());
+  const absl::Status packed = TextOf(With(base, {{"quantization_config", {{"quant_method", "mxfp4"}}}})).status();
+  EXPECT_THAT(std::string(packed.message()), HasSubstr("MXFP4 weights cannot be trained; take a copy in BF16"));
 }
 
 TEST(ReadModelConfigTest, OldOlmoIsNotTransformersOlmo) {

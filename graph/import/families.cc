@@ -163,6 +163,14 @@ std::vector<Family> OtherFamilies() {
        .layer_classes = {"GraniteMoeDecoderLayer"},
        .names = GraniteMoeNames(),
        .read = ReadGraniteMoe},
+      // initial_context_length: the length before it was stretched, which rope_scaling says too.
+      {.name = "gpt_oss",
+       .model_types = {"gpt_oss"},
+       .architectures = {"GptOssForCausalLM"},
+       .layer_classes = {"GptOssDecoderLayer"},
+       .names = GptOssNames(),
+       .harmless = {"initial_context_length"},
+       .read = ReadGptOss},
       {.name = "deepseek_v2",
        .model_types = {"deepseek_v2"},
        .architectures = {"DeepseekV2ForCausalLM"},
@@ -268,6 +276,18 @@ std::optional<Family> FindFamily(const nlohmann::json& config, const std::string
   return std::nullopt;
 }
 
+void RefuseQuantized(ConfigReader& reader) {
+  const nlohmann::json* quantized = reader.Object("quantization_config");
+  if (quantized == nullptr || quantized->empty()) return;
+  reader.Fail("quantization_config",
+              quantized->value("quant_method", nlohmann::json()) == "mxfp4"
+                  ? "MXFP4 weights cannot be trained; take a copy in BF16: transformers makes one of "
+                    "from_pretrained(MODEL, quantization_config=Mxfp4Config(dequantize=True), dtype=\"bfloat16\") with "
+                    "save_pretrained, and loses nothing"
+                  : "quantized weights (GPTQ, AWQ, bitsandbytes) cannot be trained; take the model that they were made "
+                    "of, in F32, BF16 or F16");
+}
+
 std::string ReadWeightsDtype(ConfigReader& config) {
   const std::map<std::string, std::string> names = {
       {"float32", "F32"}, {"bfloat16", "BF16"}, {"float16", "F16"}, {"float64", "F64"}, {"", ""}};
@@ -332,10 +352,7 @@ absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t
     reader.Fail("architectures", absl::StrCat("is not the language model of family ", family.name, "; wanted ",
                                               absl::StrJoin(family.architectures, " or ")));
   }
-  reader.RefuseUnless(
-      "quantization_config", nlohmann::json::object(),
-      "quantized weights (GPTQ, AWQ, bitsandbytes) cannot be trained; take the model that they were made "
-      "of, in F32, BF16 or F16");
+  RefuseQuantized(reader);
   reader.RefuseUnless("pruned_heads", nlohmann::json::object(), "models changed in this way are not supported");
   for (const char* key :
        {"is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_bfloat16"}) {

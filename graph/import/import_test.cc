@@ -406,8 +406,8 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   EXPECT_THAT(Error(),
               HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, mistral, "
                         "qwen2, qwen3, olmo, olmo2, hf_olmo, olmo3, smollm3, phi3, starcoder2, gemma2, gemma3_text, "
-                        "mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, deepseek_v2, deepseek_v3, granite, glm, "
-                        "glm4, chatglm, gpt2, gpt_neox, falcon, bloom, baichuan"));
+                        "mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, gpt_oss, deepseek_v2, deepseek_v3, "
+                        "granite, glm, glm4, chatglm, gpt2, gpt_neox, falcon, bloom, baichuan"));
 }
 
 // What would divide by zero, or train nothing, is said of the file, not of its results.

@@ -257,6 +257,37 @@ void ReadDeepseekV3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   ReadGroups(config, 8, 4, spec);
 }
 
+void ReadGptOss(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {201088, 2880, 2880, 36, 64, /*num_kv_heads=*/8, /*head_dim=*/64};
+  defaults.max_positions = 131072;
+  defaults.rope_theta = 150000;
+  defaults.rotary_model.absent = {{"rope_type", "yarn"}, {"factor", 32.0},
+                                  {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                                  {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  if (spec.activation != DecoderSpec::kSilu)
+    config.Fail("hidden_act", "this family's experts have one activation; wanted silu");
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-5);
+  spec.qkv_bias = spec.attention_out_bias = ReadBias(config, "attention_bias", Bias::kPresent);
+  spec.has_sinks = true;
+  const SlidingLayers sliding = ReadLayerTypes(config, spec, [](int64_t layer) { return layer % 2 == 0; });
+  ReadWindow(config, 128, sliding, seq_len, spec);
+  const ExpertDefaults of_experts = {128, 4, 0.001};
+  const int64_t num_experts =
+      ReadRenamed(config, "num_local_experts", "num_experts", kMaxExperts, of_experts.num_experts);
+  spec.experts = ReadExpertsOf(config, num_experts, of_experts);
+  ExpertsSpec& experts = *spec.experts;
+  // The older name of num_experts_per_tok, which published models write beside it.
+  config.RefuseUnless("experts_per_token", experts.experts_per_token, "num_experts_per_tok says another number");
+  experts.intermediate_size = spec.intermediate_size;
+  experts.weights = ExpertsSpec::kNormalized;  // a softmax over the chosen ones
+  experts.stored = ExpertsSpec::kTurns;
+  experts.bias = Bias::kPresent;
+  ExpertsSpec::ClampedGate& clamped = experts.clamped_gate.emplace();
+  clamped.alpha = config.Float("swiglu_alpha", 1e-6, 1e6, 1.702);
+  clamped.limit = config.Float("swiglu_limit", 1e-6, 1e6, 7.0);
+}
+
 std::set<std::string> DeepseekHarmlessKeys() {
   return {// Computed from others.
           "head_dim", "qk_head_dim",
@@ -282,6 +313,14 @@ DecoderNames GraniteMoeNames() {
   names.router = "block_sparse_moe.router.layer";
   names.expert_gate = "block_sparse_moe.input_linear";
   names.expert_down = "block_sparse_moe.output_linear";
+  return names;
+}
+
+DecoderNames GptOssNames() {
+  DecoderNames names;
+  names.router = "mlp.router";
+  names.expert_gate = "mlp.experts.gate_up_proj";
+  names.expert_down = "mlp.experts.down_proj";
   return names;
 }
 

@@ -19,12 +19,14 @@ void ReadOlmoe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadGraniteMoe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadDeepseekV2(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 void ReadDeepseekV3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+void ReadGptOss(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 
 std::set<std::string> DeepseekHarmlessKeys();
 
 DecoderNames DeepseekNames();
 DecoderNames MixtralNames();
 DecoderNames GraniteMoeNames();
+DecoderNames GptOssNames();
 
 }  // namespace tacc::graph
 

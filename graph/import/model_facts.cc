@@ -191,6 +191,7 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
     facts["clip_qkv"] =
         absl::StrCat(Number(*spec.clip_qkv), spec.clip_place == DecoderSpec::kAfterNorm ? ", after the norm" : "");
   }
+  add_if(spec.has_sinks, "attention_sinks", "true");
   if (spec.attention_scale.has_value()) facts["attention_scale"] = Number(*spec.attention_scale);
 
   add_if(spec.scaled_by_layer, "scale_attn_by_inverse_layer_idx", "true");
@@ -232,6 +233,11 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
     add_if(experts.shared_intermediate_size != 0, "shared_expert_intermediate_size",
            absl::StrCat(experts.shared_intermediate_size));
     add_if(experts.has_shared_weight, "shared_expert_weight", "sigmoid");
+    add_if(experts.bias == Bias::kPresent, "expert_bias", "true");
+    if (experts.clamped_gate.has_value()) {
+      facts["swiglu_alpha"] = Number(experts.clamped_gate->alpha);
+      facts["swiglu_limit"] = Number(experts.clamped_gate->limit);
+    }
     add_if(!dense_layers.empty(), "mlp_only_layers", absl::StrJoin(dense_layers, ","));
   }
 

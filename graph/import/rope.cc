@@ -306,6 +306,7 @@ Rotary PlainRotary(double theta, int64_t dim) {
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
   const double theta = config.Float(model.theta_key, 1e-6, kAny, model.default_theta);
   const nlohmann::json* object = RotaryObject(config);
+  if (object == nullptr && model.absent.is_object()) object = &model.absent;
   if (object == nullptr) return PlainRotary(theta, ReadRotaryDim(config, nullptr, model));
   ConfigReader rope(*object,
                     absl::StrCat("config.json: ", config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));

@@ -29,6 +29,8 @@ struct RotaryModel {
   int64_t original_length = 0;
   // All kinds; or, as Phi 3, default and longrope, which has also been called su and yarn.
   enum Kinds { kAll, kLong } kinds = kAll;
+  // What an absent rope_parameters says; null: nothing.
+  nlohmann::json absent;
 };
 
 // Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as

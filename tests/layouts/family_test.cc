@@ -92,14 +92,16 @@ json Config(const std::string& family) {
   config["num_key_value_heads"] = 2;
   config["head_dim"] = 6;
   if (family == "granitemoe") config["num_local_experts"] = 4;
-  if (family == "mixtral" || family == "qwen2_moe" || family == "qwen3_moe" || family == "olmoe") {
+  if (family == "mixtral" || family == "qwen2_moe" || family == "qwen3_moe" || family == "olmoe" ||
+      family == "gpt_oss") {
     config["num_experts"] = 4;
     config["num_experts_per_tok"] = 2;
   }
   if (family == "qwen2_moe" || family == "qwen3_moe") config["moe_intermediate_size"] = 10;
   if (family == "qwen2_moe") config["shared_expert_intermediate_size"] = 14;
   if (family == "gemma3_text") config["sliding_window_pattern"] = 2;
-  if (family == "gemma2" || family == "gemma3_text" || family == "olmo3") config["sliding_window"] = 3;
+  if (family == "gemma2" || family == "gemma3_text" || family == "olmo3" || family == "gpt_oss")
+    config["sliding_window"] = 3;
   if (family == "gemma2") config.update({{"attn_logit_softcapping", 1.5}, {"final_logit_softcapping", 2.0}});
   if (family == "smollm3") config.update({{"no_rope_layers", {1, 0}}, {"tie_word_embeddings", false}});
   if (family == "starcoder2") config.update({{"sliding_window", 4}, {"attention_dropout", 0.3}});

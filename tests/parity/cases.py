@@ -47,7 +47,14 @@ def _rotary(
     return Case(family, name, config | more, batch, seq_len, draws)
 
 
-_MIXTURES = {"mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe", "granitemoe": "GraniteMoe"}
+_MIXTURES = {
+    "mixtral": "Mixtral",
+    "qwen2_moe": "Qwen2Moe",
+    "qwen3_moe": "Qwen3Moe",
+    "olmoe": "Olmoe",
+    "granitemoe": "GraniteMoe",
+    "gpt_oss": "GptOss",
+}
 
 
 def _mixture(
@@ -55,7 +62,7 @@ def _mixture(
 ) -> Case:
     """`experts`: how many, and how many a token takes. bf16 sends some tokens to other experts, so more draws."""
     config = {"architectures": [f"{_MIXTURES[family]}ForCausalLM"], "output_router_logits": True}
-    config |= {"num_local_experts" if family in ("mixtral", "granitemoe") else "num_experts": experts[0]}
+    config |= {"num_local_experts" if family in ("mixtral", "granitemoe", "gpt_oss") else "num_experts": experts[0]}
     config |= {"num_experts_per_tok": experts[1], "router_aux_loss_coef": 0.05}
     case = _rotary("llama", name, sizes, kv_heads, batch, seq_len, draws, **config | more)
     case.family = case.config["model_type"] = family
@@ -371,6 +378,19 @@ TRAINING_CASES = [
     _mixture(
         "granitemoe", "seven experts, one kv head", _sizes(103, 42, 23, 2, 7), 1, (7, 3), 3, 13,
         residual_multiplier=-0.7, attention_multiplier=0.8, logits_scaling=0.9, router_aux_loss_coef=0.2,
+    ),
+    _mixture(
+        "gpt_oss", "alternating windows, yarn", _sizes(87, 36, 29, 3, 6), 2, (5, 2), 3, 17,
+        head_dim=8, sliding_window=5, rope_scaling=_yarn_rope(4.0, 16, beta_fast=8.0, truncate=False),
+    ),
+    _mixture(
+        "gpt_oss", "low limit, one kv head", _sizes(69, 60, 47, 3, 5), 1, (7, 3), 2, 21,
+        head_dim=10, sliding_window=7, swiglu_limit=0.3, swiglu_alpha=1.1, layer_types=["full_attention", "sliding_attention", "full_attention"],
+    ),
+    _mixture(
+        "gpt_oss", "one expert a token, tied", _sizes(101, 50, 23, 2, 5), 5, (3, 1), 3, 13,
+        head_dim=6, sliding_window=3, attention_bias=False, tie_word_embeddings=True, output_router_logits=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
     ),
     _deepseek(
         2, "queries of the token", _sizes(71, 48, 57, 3, 6), (None, 14), (8, 6, 9), (6, 3, 19), 3, 17,

@@ -55,7 +55,7 @@ class TransformersModel(nn.Module):
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = copy.deepcopy(config)
-        attention = "eager" if config["model_type"] in ("bloom", "gemma2") else "sdpa"
+        attention = "eager" if config["model_type"] in ("bloom", "gemma2", "gpt_oss") else "sdpa"
         hf_config = AutoConfig.for_model(config.pop("model_type"), **config)
         kernels = {"experts_implementation": "eager"} if hasattr(hf_config, "num_experts_per_tok") else {}
         self.inner = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention, **kernels)
@@ -144,6 +144,8 @@ _GRANITE_MOE = {
 
 def _as_stored(name: str, tensor: torch.Tensor, family: str) -> list[tuple[str, torch.Tensor]]:
     """transformers keeps a layer's experts in one tensor, with gate and up in one; its files have one for each matrix."""
+    if family == "gpt_oss":
+        return [(name, tensor)]  # whose files have them so too
     if family == "granitemoe":
         block, _, rest = name.partition(".block_sparse_moe.")
         return [(f"{block}.block_sparse_moe.{_GRANITE_MOE[rest]}" if rest else name, tensor)]

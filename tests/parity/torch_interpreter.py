@@ -137,7 +137,8 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor):
 
 
 def _expert_matmul(node: Node, x: torch.Tensor, ids: torch.Tensor, w: torch.Tensor):
-    assert not node.attrs.get("transposed", False)
+    if node.attrs.get("transposed", False):
+        w = w.transpose(1, 2)
     if x.dim() == ids.dim():  # a row a token
         x = x.unsqueeze(-2).expand(*ids.shape, -1)
     y = torch.einsum("bskmn,bskn->bskm", w[ids], x)

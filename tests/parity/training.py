@@ -76,8 +76,10 @@ def reference_run(
             module = in_double(case, module)
             stack.enter_context(KeepDouble())
         trained = [p for p in module.parameters() if p.requires_grad]
-        matrices = [p for p in trained if p.dim() >= 2]
-        vectors = [p for p in trained if p.dim() < 2]
+        names = {id(p): name for name, p in module.named_parameters()}
+        matrices = [p for p in trained if p.dim() >= 2 and not names[id(p)].endswith("bias")]
+        matrix_ids = {id(p) for p in matrices}
+        vectors = [p for p in trained if id(p) not in matrix_ids]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=learning_rate)
         scaler = torch.amp.GradScaler("cpu", init_scale=INIT_SCALE, enabled=precision == "fp16")

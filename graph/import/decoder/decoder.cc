@@ -207,6 +207,10 @@ class DecoderBuilder : private DecoderParts {
     if (spec_.scaled_by_layer) scale /= static_cast<double>(layer + 1);
     std::vector<ValueId> operands = {heads.q, heads.k, heads.v};
     Attrs attrs = {{"causal", true}, {"scale", scale}};
+    if (spec_.has_sinks) {
+      operands.push_back(Param(Join(path, names.sinks), {Heads()}, {spec_.num_heads}, spec_.init.input));
+      attrs["sinks"] = true;
+    }
     if (!spec_.alibi_slopes.empty()) attrs["alibi_slopes"] = spec_.alibi_slopes;
     if (own.window > 0) attrs["window"] = own.window;
     if (spec_.attention_softcap > 0) attrs["softcap"] = spec_.attention_softcap;

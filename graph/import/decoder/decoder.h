@@ -39,6 +39,7 @@ struct DecoderNames {
   std::string kv_a = "self_attn.kv_a_proj_with_mqa", kv_a_norm = "self_attn.kv_a_layernorm",
               kv_b = "self_attn.kv_b_proj";
   std::string attention_out = "self_attn.o_proj";
+  std::string sinks = "self_attn.sinks";  // the param itself
   std::string mlp = "mlp";
   std::string mlp_norm = "post_attention_layernorm";  // before the branch
   std::string mlp_post_norm;                          // on what the branch adds
@@ -79,8 +80,11 @@ struct ExpertsSpec {
   int64_t experts_per_token = 0;  // the most probable ones
   int64_t intermediate_size = 0;  // of each
   // A matrix for each expert; or one tensor for all, expert_down, and one with each expert's gate and its up below it,
-  // expert_gate.
-  enum Stored { kEach, kGateUp } stored = kEach;
+  // expert_gate; or the same transposed, [E, in, out], whose columns are in turns of the gate and of the up, and whose
+  // names are the params' own.
+  enum Stored { kEach, kGateUp, kTurns } stored = kEach;
+  // Of the router, NAME.bias, and of each expert's products, with kTurns: NAME_bias.
+  Bias bias = Bias::kNone;
   // Of an expert: its probability among all; or the sigmoid of its logit.
   enum Scores { kSoftmax, kSigmoid } scores = kSoftmax;
   // A number for each expert is added to its score where experts are chosen, and only there: router's
@@ -101,6 +105,12 @@ struct ExpertsSpec {
   // the token, where it has that weight.
   int64_t shared_intermediate_size = 0;
   bool has_shared_weight = false;
+  // An expert makes g sigmoid(alpha g) (u + 1) of its gate g, cut at the limit, and its up u, cut at it on both sides;
+  // absent: what MLPs make of them.
+  struct ClampedGate {
+    double alpha = 1, limit = 0;
+  };
+  std::optional<ClampedGate> clamped_gate;
 };
 
 // Attention whose keys and values are made of a short vector of each token (MLA). A head's query and key have `nope`
@@ -156,6 +166,7 @@ struct DecoderSpec {
   bool scaled_by_layer = false;           // scores of layer i are divided by i + 1
   double attention_softcap = 0;           // bends scores: cap * tanh(score / cap); 0: none
   double attention_dropout = 0;           // of probabilities
+  bool has_sinks = false;                 // one more key of each head, with a learned score and value 0
   std::optional<Rotary> rotary, local_rotary;
   // What attention is in one layer.
   struct Layer {

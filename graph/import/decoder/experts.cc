@@ -1,5 +1,6 @@
 #include "graph/import/decoder/experts.h"
 
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +24,11 @@ ExpertsBuilder::Slots ExpertsBuilder::Route(const std::string& path, ValueId x) 
                                {experts.num_experts, spec_.hidden_size}, spec_.init.input);
   Attrs product = {{"spec", std::string("bsk,nk->bsn")}};
   if (experts.has_wide_logits) product["dtype"] = std::string("f32");
-  const ValueId logits = b_.Add("einsum", {x, weight}, std::move(product));
+  ValueId logits = b_.Add("einsum", {x, weight}, std::move(product));
+  if (experts.bias == Bias::kPresent) {
+    logits = b_.Add("add", {logits, Param(absl::StrCat(router, ".bias"), {{experts.num_experts, ""}},
+                                          {experts.num_experts}, spec_.init.input)});
+  }
   const ValueId scores = b_.Add(experts.scores == ExpertsSpec::kSoftmax ? "softmax" : "sigmoid", {logits});
   std::vector<ValueId> operands = {scores};
   if (experts.has_choice_bias) {
@@ -56,6 +61,7 @@ ValueId ExpertsBuilder::Layer(const std::string& path, int64_t layer, ValueId x)
   const Attrs attrs = {{"num_experts", experts.num_experts}};
   const WeightDim inner = {experts.intermediate_size, "mlp"};
   const Slots slots = Route(path, x);
+  if (experts.stored == ExpertsSpec::kTurns) return LayerInTurns(path, layer, x, slots);
   auto product = [&](const std::string& name, const std::string& rows) {
     const ValueId w = Weights(Join(path, name), inner, Hidden(), spec_.init.input, rows);
     return b_.Add("expert_matmul", {x, slots.ids, w}, attrs);
@@ -77,6 +83,61 @@ ValueId ExpertsBuilder::Layer(const std::string& path, int64_t layer, ValueId x)
   const ValueId shared = Shared(path, layer, x);
   b_.SetModule(Join(path, names.mlp));
   return b_.Add("add", {y, shared});
+}
+
+ValueId ExpertsBuilder::Product(const std::string& name, ValueId x, const Slots& slots, const WeightDims& dims,
+                                const std::string& init, ValueId times, const Attrs& attrs) {
+  b_.SetModule(ModuleOf(name));
+  const int64_t num_experts = spec_.experts->num_experts, in = dims[0].size;
+  WeightDims matrix = {{num_experts, "experts"}}, column = matrix;
+  matrix.insert(matrix.end(), dims.begin(), dims.end());
+  column.insert(column.end(), dims.begin() + 1, dims.end());
+  int64_t out = 1;
+  for (size_t d = 1; d < dims.size(); ++d) out *= dims[d].size;
+  const Dims stored = {num_experts, in, out};
+  Attrs transposed = attrs;
+  transposed["transposed"] = true;
+  const ValueId w = b_.Reshape(Param(name, matrix, stored, init), stored);
+  const ValueId y = b_.Add("expert_matmul", {x, slots.ids, w}, std::move(transposed));
+  if (spec_.experts->bias == Bias::kNone) return y;
+  const ValueId bias = Param(absl::StrCat(name, "_bias"), column, {num_experts, out}, "zeros");
+  return b_.Add("add",
+                {y, b_.Add("expert_matmul", {times, slots.ids, b_.Reshape(bias, {num_experts, out, 1})}, attrs)});
+}
+
+ValueId ExpertsBuilder::ClampedGate(ValueId both) {
+  const ExpertsSpec::ClampedGate& clamped = *spec_.experts->clamped_gate;
+  Dims pairs = b_.type(both).dims;
+  if (pairs.empty()) return both;  // there was an error
+  pairs.back() /= 2;
+  pairs.push_back(2);
+  both = b_.Reshape(both, pairs);
+  const auto clamp = [&](ValueId x, double min) {
+    return b_.Add("clamp", {x}, {{"min", min}, {"max", clamped.limit}});
+  };
+  const int64_t last = static_cast<int64_t>(pairs.size()) - 1;
+  const ValueId gate = clamp(Entry(both, last, 0), std::numeric_limits<float>::lowest());
+  const ValueId up = b_.Add("add_scalar", {clamp(Entry(both, last, 1), -clamped.limit)}, {{"value", 1.0}});
+  // swiglu's gate is multiplied by its own sigmoid: by alpha too much.
+  return b_.Add("swiglu", {Scaled(gate, clamped.alpha), Scaled(up, 1 / clamped.alpha)});
+}
+
+ValueId ExpertsBuilder::LayerInTurns(const std::string& path, int64_t layer, ValueId x, const Slots& slots) {
+  const DecoderNames& names = spec_.names;
+  const WeightDim inner = {spec_.experts->intermediate_size, "mlp"};
+  Attrs attrs = {{"num_experts", spec_.experts->num_experts}};
+  Dims column = b_.type(x).dims;
+  if (column.empty()) return x;  // there was an error
+  column.back() = 1;
+  const ValueId ones = b_.Constant(1.0, {DType::kF32, column});
+  const ValueId both =
+      Product(Join(path, names.expert_gate), x, slots, {Hidden(), inner, {2, ""}}, spec_.init.input, ones, attrs);
+  const ValueId h = b_.Add("mul_rows", {ClampedGate(both), slots.weights});
+  column = b_.type(slots.weights).dims;
+  column.push_back(1);
+  const ValueId weights = b_.Reshape(slots.weights, column);
+  attrs["sum_slots"] = true;
+  return Product(Join(path, names.expert_down), h, slots, {inner, Hidden()}, spec_.init.down(layer), weights, attrs);
 }
 
 ValueId ExpertsBuilder::Shared(const std::string& path, int64_t layer, ValueId x) {

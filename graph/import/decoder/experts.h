@@ -38,6 +38,15 @@ class ExpertsBuilder : private DecoderParts {
   // stored of each expert.
   ValueId Weights(const std::string& name, const WeightDim& out, const WeightDim& in, const std::string& init,
                   const std::string& rows = "");
+  // x times the experts' matrices NAME, as kTurns has them, with their biases; `dims` of a matrix, that of x first. The
+  // bias of a slot is its expert's column times a number of the slot or token, `times` [..., 1]: so it is a product as
+  // others are, done where the expert lies.
+  ValueId Product(const std::string& name, ValueId x, const Slots& slots, const WeightDims& dims,
+                  const std::string& init, ValueId times, const Attrs& attrs);
+  // Of rows of a gate and an up in turns.
+  ValueId ClampedGate(ValueId both);
+  // What the experts with kTurns make of x, summed over a token's.
+  ValueId LayerInTurns(const std::string& path, int64_t layer, ValueId x, const Slots& slots);
   // What the MLP that all tokens take makes of x.
   ValueId Shared(const std::string& path, int64_t layer, ValueId x);
   void AddTo(ValueId value, ValueId* sum) { *sum = *sum == kNoValue ? value : b_.Add("add", {*sum, value}); }

@@ -55,6 +55,12 @@ json Mixtral() {
   return config;
 }
 
+json GptOss() {
+  json config = Mixtral();
+  config["model_type"] = "gpt_oss";
+  return config;
+}
+
 FinetuneRequest LoraOf(std::vector<std::string> target_modules, double dropout = 0) {
   FinetuneRequest request;
   request.lora.emplace().target_modules = std::move(target_modules);
@@ -163,6 +169,7 @@ TEST(Lora, AllLinearLeavesOutTheHeadTheRouterAndExperts) {
   EXPECT_THAT(TargetsOf(Llama(), LoraOf({"all-linear"})),
               ElementsAre("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"));
   EXPECT_THAT(TargetsOf(Mixtral(), LoraOf({"all-linear"})), ElementsAre("k_proj", "o_proj", "q_proj", "v_proj"));
+  EXPECT_THAT(TargetsOf(GptOss(), LoraOf({"all-linear"})), ElementsAre("k_proj", "o_proj", "q_proj", "v_proj"));
   EXPECT_THAT(TargetsOf(ChatGlm(), LoraOf({"all-linear"})),
               ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
 }
@@ -190,6 +197,7 @@ TEST(Lora, RefusesWhatIsNoLinearModuleByName) {
   EXPECT_THAT(ErrorOf(Llama(), LoraOf({"input_layernorm"})), HasSubstr("which is no linear module"));
   EXPECT_THAT(ErrorOf(Mixtral(), LoraOf({"w1"})), HasSubstr("which is experts, whose matrices are one stack"));
   EXPECT_THAT(ErrorOf(Mixtral(), LoraOf({"gate"})), HasSubstr("which is the router of experts"));
+  EXPECT_THAT(ErrorOf(GptOss(), LoraOf({"router"})), HasSubstr("which is the router of experts"));
   json tied = Llama();
   tied["tie_word_embeddings"] = true;
   EXPECT_THAT(ErrorOf(tied, LoraOf({"lm_head"})), HasSubstr("which is an embedding that is the head too (tied)"));

@@ -102,15 +102,25 @@ const json kNoRope = {{"rope", false}}, kGatedInits = {{"init_fn", "full_megatro
 
 // Beside those of all families and of all that are like Llama.
 const FamilyFlips kFamilyFlips[] = {
-    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"},
+    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"},
      {{"num_experts", 5}, {"num_experts", 1 << 17}, {"num_local_experts", 5, {{"num_experts", nullptr}}}}},
-    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"},
+    {{"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"},
      {{"num_local_experts", 5},
       {"num_experts_per_tok", 3},
       {"num_experts_per_tok", 7},
       {"output_router_logits", true},
       {"router_aux_loss_coef", 0.5, {{"output_router_logits", true}}}}},
     {{"qwen2_moe", "qwen3_moe", "olmoe"}, {{"norm_topk_prob", true}}},
+    {{"gpt_oss"},
+     {{"experts_per_token", 3},
+      {"swiglu_alpha", 1.5},
+      {"swiglu_alpha", 0},
+      {"swiglu_limit", 5.0},
+      {"swiglu_limit", 0},
+      {"sliding_window", 7},
+      {"layer_types", {"full_attention", "sliding_attention"}, {{"sliding_window", 7}}},
+      {"layer_types", {"full_attention"}},
+      {"quantization_config", {{"quant_method", "mxfp4"}}}}},
     {{"mixtral"}, {{"router_jitter_noise", 0.1}, {"sliding_window", 7}}},
     {{"qwen2_moe", "qwen3_moe"},
      {{"moe_intermediate_size", 15},
@@ -301,15 +311,17 @@ const FamilyFlips kFamilyFlips[] = {
 
 bool IsLlamaLike(const std::string& family) {
   static const std::set<std::string> kFamilies = {
-      "llama",  "mistral",     "qwen2",   "qwen3", "olmo", "olmo2",   "olmo3",     "smollm3",   "phi3",  "starcoder2",
-      "gemma2", "gemma3_text", "granite", "glm",   "glm4", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
+      "llama",   "mistral", "qwen2",      "qwen3",     "olmo",        "olmo2",      "olmo3",
+      "smollm3", "phi3",    "starcoder2", "gemma2",    "gemma3_text", "granite",    "glm",
+      "glm4",    "mixtral", "qwen2_moe",  "qwen3_moe", "olmoe",       "granitemoe", "gpt_oss"};
   return kFamilies.count(family) > 0;
 }
 
 bool IsDeepseek(const std::string& family) { return family == "deepseek_v2" || family == "deepseek_v3"; }
 
 bool IsMixture(const std::string& family) {
-  static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
+  static const std::set<std::string> kFamilies = {"mixtral", "qwen2_moe",  "qwen3_moe",
+                                                  "olmoe",   "granitemoe", "gpt_oss"};
   return kFamilies.count(family) > 0;
 }
 
@@ -357,7 +369,7 @@ json BaseConfig(const std::string& family) {
   if (family == "glm" || family == "glm4") config["head_dim"] = 8;
   config.update(MoreOfBase(family));
   if (IsMixture(family)) {
-    config[family == "granitemoe" ? "num_local_experts" : "num_experts"] = 6;
+    config[family == "granitemoe" || family == "gpt_oss" ? "num_local_experts" : "num_experts"] = 6;
     config["num_experts_per_tok"] = 2;
   }
   if (family == "qwen2_moe" || family == "qwen3_moe") {
@@ -383,7 +395,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
       if (!IsOfOtherKey(family, flip)) flips.push_back(flip);
     }
     if (family != "olmo" && family != "starcoder2") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
-    if (kBiasless.count(family) == 0) add({{"attention_bias", !is_glm}});
+    if (kBiasless.count(family) == 0) add({{"attention_bias", !is_glm && family != "gpt_oss"}});
   }
   if (IsDeepseek(family)) add(RotaryFlips(0.5));
   add(DenseFlips(family));

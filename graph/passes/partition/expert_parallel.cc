@@ -114,15 +114,34 @@ class ExpertParallelBuilder {
       if (dims.size() < slots.size() || !std::equal(slots.begin(), slots.end(), dims.begin())) return RowsError(node);
       operands.push_back(dims.size() == slots.size() ? NumbersOf(v, ids, buffers) : RowsOf(v, ids, buffers));
     }
-    const ValueId y = b_.Add(node.op, std::move(operands), node.attrs);
+    const ValueId y = b_.Add(node.op, std::move(operands), AttrsOfRows(node, slots, buffers));
     TACC_RETURN_IF_ERROR(b_.status());
     const Dims& rows = b_.type(buffers.row_ids).dims;
     const Dims& dims = b_.type(y).dims;
-    if (node.results.size() != 1 || dims.size() != rows.size() + 1 ||
-        !std::equal(rows.begin(), rows.end(), dims.begin()))
+    if (node.results.size() != 1 || dims.size() <= rows.size() || !std::equal(rows.begin(), rows.end(), dims.begin()))
       return RowsError(node);
     rows_[node.results[0]] = {ids, y};
     return absl::OkStatus();
+  }
+
+  // Of ops whose attributes speak of dims: rows have others in place of the slots'.
+  Attrs AttrsOfRows(const Node& node, const Dims& slots, const Buffers& buffers) const {
+    Attrs attrs = node.attrs;
+    const Dims& rows = b_.type(buffers.row_ids).dims;
+    const auto num_slot_dims = static_cast<int64_t>(slots.size());
+    if (node.op == "slice") {
+      const int64_t dim = GetAttr<int64_t>(attrs, "dim");
+      if (dim >= num_slot_dims) attrs["dim"] = dim - num_slot_dims + static_cast<int64_t>(rows.size());
+    }
+    if (node.op == "reshape") {
+      const auto shape = GetAttr<std::vector<int64_t>>(attrs, "shape");
+      if (shape.size() > slots.size() && std::equal(slots.begin(), slots.end(), shape.begin())) {
+        Dims of_rows = rows;
+        of_rows.insert(of_rows.end(), shape.begin() + num_slot_dims, shape.end());
+        attrs["shape"] = of_rows;
+      }
+    }
+    return attrs;
   }
 
   absl::Status RowsError(const Node& node) const {

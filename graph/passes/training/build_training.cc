@@ -29,7 +29,8 @@ struct Parameter {
   bool has_copy = false;
 
   bool is_frozen() const { return !IsTrained(role); }
-  bool decays() const { return stored_dims.size() >= 2; }
+  // Matrices do; each expert's row of a stack of biases is one of its own.
+  bool decays() const { return stored_dims.size() >= (!axes.empty() && axes[0] == "experts" ? 3 : 2); }
 };
 
 std::string CounterState(const std::string& name) { return absl::StrCat("counters/", name); }
