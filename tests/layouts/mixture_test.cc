@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -303,6 +304,24 @@ TEST_P(MixturePipelineTest, EqualsOneRank) {
 INSTANTIATE_TEST_SUITE_P(Families, MixturePipelineTest,
                          testing::Values("mixtral", "qwen2_moe", "granitemoe", "gpt_oss", "deepseek_v2", "deepseek_v3"),
                          [](const auto& info) { return info.param; });
+
+// Of gpt-oss: what is sent of a layer is its tokens, and the slots' weights, of which two products make something; what
+// comes back is one sum.
+TEST(ExpertBias, IsNotSentAndSharesTheWayBack) {
+  const OpTable ops;
+  auto forward = BuildForward(kGlobalBatch, ops, kSeq, kExperts, "gpt_oss");
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  ASSERT_TRUE(ExpertParallel(*forward, ops, {.ranks = 2, .buffer_factor = kNoOverflow}).ok());
+  std::map<std::string, int> counts;
+  std::multiset<int64_t> sent;  // features
+  for (const Node& node : forward->nodes) {
+    ++counts[std::string(node.op.name())];
+    if (node.op == "dispatch") sent.insert(forward->type(node.results[0]).dims.back());
+  }
+  EXPECT_EQ(counts["expert_matmul"], 2 * 4);
+  EXPECT_EQ(counts["combine"], 2 * 1);
+  EXPECT_EQ(sent, (std::multiset<int64_t>{1, 1, 1, 1, 8, 8}));
+}
 
 TEST(ChoiceBias, IsABufferThatNothingTrains) {
   const OpTable ops;

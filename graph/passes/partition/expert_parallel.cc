@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ class ExpertParallelBuilder {
     graph_.name = forward.name;
     tokens_.resize(forward.values.size(), kNoValue);
     rows_.resize(forward.values.size(), {kNoValue, kNoValue});
+    FindAddedSums();
   }
 
   absl::StatusOr<Graph> Build() {
@@ -66,6 +68,22 @@ class ExpertParallelBuilder {
     ValueId ids, value;
   };
 
+  // Sums over the same slots that nothing but their sum reads: they are added in their rows, which are sent back once.
+  void FindAddedSums() {
+    std::vector<int> num_readers(forward_.values.size(), 0);
+    std::map<ValueId, ValueId> ids;  // of sums
+    for (const Node& node : forward_.nodes) {
+      for (ValueId v : node.operands) ++num_readers[v];
+      if (node.op == "expert_matmul" && GetAttr<bool>(node.attrs, "sum_slots")) ids[node.results[0]] = node.operands[1];
+    }
+    for (const Node& node : forward_.nodes) {
+      if (node.op != "add") continue;
+      const auto a = ids.find(node.operands[0]), b = ids.find(node.operands[1]);
+      if (a == ids.end() || b == ids.end() || a->second != b->second) continue;
+      if (num_readers[a->first] == 1 && num_readers[b->first] == 1) added_sums_.insert({a->first, b->first});
+    }
+  }
+
   absl::Status Visit(const Node& node) {
     if (node.op == Op::kOutput) {
       b_.End(node.op, node.symbol, tokens_[node.operands[0]]);
@@ -75,7 +93,13 @@ class ExpertParallelBuilder {
       tokens_[node.results[0]] = b_.Leaf(node.op, node.symbol, forward_.type(node.results[0]), node.attrs);
       return absl::OkStatus();
     }
+    if (node.op == Op::kConstant) constants_[node.results[0]] = GetAttr<double>(node.attrs, "value");
     if (node.op == "expert_matmul") return VisitExpertMatmul(node);
+    if (added_sums_.count(node.operands.empty() ? kNoValue : node.operands[0]) > 0) {
+      const Rows &a = rows_[node.operands[0]], &b = rows_[node.operands[1]];
+      tokens_[node.results[0]] = Combined(b_.Add("add", {a.value, b.value}), buffers_.at(a.ids));
+      return absl::OkStatus();
+    }
     const auto in_rows =
         std::find_if(node.operands.begin(), node.operands.end(), [&](ValueId v) { return rows_[v].value != kNoValue; });
     if (in_rows != node.operands.end()) return VisitRows(node, rows_[*in_rows].ids);
@@ -96,12 +120,16 @@ class ExpertParallelBuilder {
     attrs["fill"] = buffers->fill;
     const ValueId y =
         b_.Add("expert_matmul", {RowsOf(x, ids, *buffers), buffers->row_ids, tokens_[w]}, std::move(attrs));
-    if (sums) {
-      tokens_[node.results[0]] = b_.Add("combine", {y, buffers->places}, {{"sum_slots", true}});
-    } else {
+    if (!sums || added_sums_.count(node.results[0]) > 0) {
       rows_[node.results[0]] = {ids, y};
+    } else {
+      tokens_[node.results[0]] = Combined(y, *buffers);
     }
     return absl::OkStatus();
+  }
+
+  ValueId Combined(ValueId rows, const Buffers& buffers) {
+    return b_.Add("combine", {rows, buffers.places}, {{"sum_slots", true}});
   }
 
   // An op between two products, done on each row by itself.
@@ -154,8 +182,14 @@ class ExpertParallelBuilder {
   ValueId RowsOf(ValueId v, ValueId ids, const Buffers& buffers) {
     if (rows_[v].value != kNoValue) return rows_[v].value;
     auto [it, inserted] = dispatched_.try_emplace({v, ids}, kNoValue);
-    if (inserted) it->second = b_.Add("dispatch", {tokens_[v], buffers.places}, buffers.attrs);
-    return it->second;
+    if (!inserted) return it->second;
+    if (const auto constant = constants_.find(v); constant != constants_.end()) {  // no need to send it
+      const TensorType& type = forward_.type(v);
+      Dims rows = b_.type(buffers.row_ids).dims;
+      rows.push_back(type.dims.back());
+      return it->second = b_.Constant(constant->second, {type.dtype, std::move(rows)});
+    }
+    return it->second = b_.Add("dispatch", {tokens_[v], buffers.places}, buffers.attrs);
   }
 
   // The same for a number a slot, [B,S,K].
@@ -205,6 +239,8 @@ class ExpertParallelBuilder {
   Builder b_;
   std::vector<ValueId> tokens_;  // forward value -> the same value, as tokens have it
   std::vector<Rows> rows_;       // forward value -> the same value in rows of buffers
+  std::set<ValueId> added_sums_;
+  std::map<ValueId, double> constants_;
   std::map<ValueId, Buffers> buffers_;
   std::map<std::pair<ValueId, ValueId>, ValueId> dispatched_;  // (value, ids)
   ValueId overflow_ = kNoValue;
