@@ -39,6 +39,7 @@ CASES = [
     ("phi3", None, ["qkv_proj", "gate_up_proj"]),
     ("mixtral", None, ["q_proj", "v_proj", "o_proj"]),
     ("olmoe", None, ["k_proj", "v_proj"]),
+    ("gpt_oss", None, ["q_proj", "v_proj", "o_proj"]),
 ]
 
 

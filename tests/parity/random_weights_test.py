@@ -22,6 +22,7 @@ CASES = {
     "residual and embedding dropout": _changed("as OLMo-1B", residual_dropout=0.1, embedding_dropout=0.1, init_std=0.2),
     "hidden dropout": _changed("eight heads", hidden_dropout=0.2, initializer_range=0.1),
     "dropout of attention": _changed("plain GPT-2", attn_pdrop=0.1, initializer_range=0.1),
+    "sinks, biases of experts": _changed("alternating windows, yarn", initializer_range=0.1),
     "norms of 1 + weight, windows": _changed("windows and soft caps", initializer_range=0.1),
 }
 
