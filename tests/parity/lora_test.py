@@ -18,7 +18,9 @@ from training import NUM_STEPS, Run, batches, first_moments, pretrained, referen
 
 LEARNING_RATE = 1e-2
 OF_A_MIXTURE = 3e-2  # whose experts, the most of it, stay as they are
-BF16_DRAWS = 3
+BF16_DRAWS = 9  # one draw's ratio says little: losses' ones go from 0.3 to 6, about 1
+# Whose losses differ most from draw to draw. Over 40 other draws the distance was 0.83 of autocast's, and its mean 0 within the error of the mean.
+BF16_DRAWS_OF_A_HEAD = 14
 RANK = 3
 
 # Family, case, target modules: separate products with grouped heads; q, k and v fused, of a head after the other, with biases; the same of groups,
@@ -50,6 +52,7 @@ def find(family: str, name: str | None) -> Case:
 
 def adapt(module: nn.Module, targets: list[str], use_rslora: bool, seed: int) -> peft.LoraConfig:
     """Adds adapters whose B is not zero, and freezes the rest."""
+    torch.manual_seed(seed)  # peft draws A
     config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=targets, use_rslora=use_rslora, task_type="CAUSAL_LM")
     inner = module.inner if isinstance(module, TransformersModel) else module
     peft.inject_adapter_in_model(config, inner)
@@ -111,7 +114,7 @@ def test_adapters_train_as_in_peft(family: str, name: str | None, targets: list[
     data = write_data(case, tmp_path / "data")
     steps = batches(case, data)
     distances: dict[str, list[tuple[float, float]]] = {quantity: [] for quantity in QUANTITIES}
-    for seed in range(BF16_DRAWS):
+    for seed in range(BF16_DRAWS_OF_A_HEAD if "lm_head" in targets else BF16_DRAWS):
         folder = tmp_path / f"draw-{seed}"
         module = build(case, seed)
         save(case, module, folder / "model")
@@ -155,5 +158,3 @@ def test_new_adapters_begin_as_peft_draws_them(tmp_path: Path):
         assert drawn.abs().max() <= bound and 0.9 * bound <= a.abs().max() <= bound
         assert a.std().item() == pytest.approx(drawn.std().item(), rel=0.1)
         assert b.abs().max() <= 2e-30  # after one step
-
-
