@@ -25,7 +25,7 @@ BINARIES = ("tacc-rank", "libtacc_cuda.so", "tacc-gpu-tests", "tacc-gpu-device-t
 MODULES = {"tests/bare_ranks.py": "", "tests/gpu/trainings.py": "", "tests/gpu/parts.py": "", "tests/gpu/tools.py": "",
            "tests/gpu/unit_tests.py": "", "bench/gpu_step.py": "",
            "bench/train_step.py": "", "bench/torch_train.py": "", "bench/inputs.py": "", "client/python/tacc/shards.py": "tacc",
-           "client/python/tacc/__init__.py": "tacc"}
+           "client/python/tacc/__init__.py": "tacc", "client/python/tacc/version.py": "tacc"}
 # Of glibc and g++, which PyTorch needs as well.
 SYSTEM_LIBRARIES = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|libgomp)\.so[.\d]*$")
 LIBTORCH_OR_CUDA = re.compile(r"/(torch/lib|nvidia/\w+(/\w+)*)/[^/]+$")

@@ -20,7 +20,7 @@ ALLOWED = read_table(ROOT / "docs/architecture.md") | {"tests": [""]}
 # The rooms of a folder -> the rooms beside it that each may include. What lies in the folder itself may include all of them; nothing in a
 # room includes what lies in the folder itself.
 ROOMS = {
-    "graph/import": {"decoder": []},
+    "graph/import": {"decoder": [], "finetune": [""]},
     "graph/passes": {
         "modules": [],
         "training": ["modules"],
@@ -96,7 +96,8 @@ def may_enter(path: str, include: str) -> bool:
     for area, room in rooms_of(path):
         if area in targets:
             target = targets[area]
-            return target == room or (room == "" and target in ROOMS[area]) or target in ROOMS[area].get(room, [])
+            rooms = ROOMS[area]
+            return target == room or (room == "" and target in rooms and "" not in rooms[target]) or target in rooms.get(room, [])
     return True
 
 
@@ -131,7 +132,7 @@ def test_rooms_are_the_folders_there_are():
 
 def test_the_arrows_between_rooms_have_no_circle():
     for area, rooms in ROOMS.items():
-        seen: list[str] = []
+        seen = [""]  # A room that includes the folder's own files is above them, and included by none of them.
         for room, users in rooms.items():
             assert set(users) <= set(seen), f"{area}/{room} includes a room that is declared behind it"
             seen.append(room)

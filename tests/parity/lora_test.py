@@ -18,9 +18,10 @@ from training import NUM_STEPS, Run, batches, first_moments, pretrained, referen
 
 LEARNING_RATE = 1e-2
 OF_A_MIXTURE = 3e-2  # whose experts, the most of it, stay as they are
-BF16_DRAWS = 9  # one draw's ratio says little: losses' ones go from 0.3 to 6, about 1
-# Whose losses differ most from draw to draw. Over 40 other draws the distance was 0.83 of autocast's, and its mean 0 within the error of the mean.
-BF16_DRAWS_OF_A_HEAD = 14
+BF16_DRAWS = 9  # one draw's ratio says little
+# Steps whose losses bf16 is judged by: later ones say how far two trajectories part, whatever parted them (over 27 draws of gpt_neox, ratios of nine
+# lie within 0.8 and 1.2 of each other here, within 0.7 and 1.4 after twenty steps). In fp32 all count.
+BF16_STEPS = 5
 RANK = 3
 
 # Family, case, target modules: separate products with grouped heads; q, k and v fused, of a head after the other, with biases; the same of groups,
@@ -82,9 +83,9 @@ def rate_of(case: Case) -> float:
     return OF_A_MIXTURE if case.has_experts else LEARNING_RATE
 
 
-def our_run(case: Case, model: Path, adapter: Path, shapes: dict[str, torch.Tensor], data: Path, folder: Path, precision: str) -> Run:
+def our_run(case: Case, model: Path, adapter: Path, shapes: dict[str, torch.Tensor], data: Path, folder: Path, precision: str, num_steps: int) -> Run:
     finetune = {"lora": {"init_from": str(adapter)}}
-    losses = run_rank(case, pretrained(model), data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9, rate_of(case), finetune=finetune)
+    losses = run_rank(case, pretrained(model), data, folder / f"{precision}-losses", precision, num_steps, 0.9, rate_of(case), finetune=finetune)
     run_rank(case, pretrained(model), data, folder / f"{precision}-gradients", precision, 1, 0.0, rate_of(case), finetune=finetune)
     moments = first_moments(folder / f"{precision}-gradients")
     assert set(moments) == set(shapes)
@@ -114,28 +115,30 @@ def test_adapters_train_as_in_peft(family: str, name: str | None, targets: list[
     data = write_data(case, tmp_path / "data")
     steps = batches(case, data)
     distances: dict[str, list[tuple[float, float]]] = {quantity: [] for quantity in QUANTITIES}
-    for seed in range(BF16_DRAWS_OF_A_HEAD if "lm_head" in targets else BF16_DRAWS):
+    for seed in range(BF16_DRAWS):
         folder = tmp_path / f"draw-{seed}"
         module = build(case, seed)
         save(case, module, folder / "model")
         config = adapt(module, targets, seed % 2 == 1, seed)
         adapter = save_adapter(module, config, folder / "adapter")
         shapes = adapters(module, torch.Tensor.detach)
-        theirs = {p: their_run(case, module, steps, p) for p in ("fp32", "bf16")}
-        ours = {p: our_run(case, folder / "model", adapter, shapes, data, folder, p) for p in ("fp32", "bf16")}
+        theirs = {p: their_run(case, module, steps[:BF16_STEPS], p) for p in ("fp32", "bf16")}
+        ours = {p: our_run(case, folder / "model", adapter, shapes, data, folder, p, BF16_STEPS) for p in ("fp32", "bf16")}
         for quantity, of in QUANTITIES.items():
             distances[quantity].append(tuple((of(runs["bf16"]) - of(runs["fp32"])).norm().item() for runs in (ours, theirs)))
-    exact = their_run(case, module, steps, "fp64")  # fp32 is compared on the last draw
+    # fp32 is compared on the last draw, over all steps.
+    exact, theirs = their_run(case, module, steps, "fp64"), their_run(case, module, steps, "fp32")
+    ours = our_run(case, folder / "model", adapter, shapes, data, folder / "whole", "fp32", NUM_STEPS)
     assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
     for quantity, of in QUANTITIES.items():
         norm = of(exact).norm().item()
-        distance, own = ((of(runs["fp32"]) - of(exact)).norm().item() for runs in (ours, theirs))
+        distance, own = ((of(run) - of(exact)).norm().item() for run in (ours, theirs))
         assert distance <= 2 * own + 1e-7 * norm, f"fp32 {quantity}: {distance / norm} against {own / norm}"
         pairs = sorted(distances[quantity], key=lambda pair: pair[0] / pair[1])
         narrow, autocast = pairs[len(pairs) // 2] if case.has_experts else (statistics.fmean(x * x for x in side) ** 0.5 for side in zip(*pairs))
         assert narrow <= 1.5 * autocast, f"bf16 {quantity}: {narrow / norm} against {autocast / norm}"
     for tensor, wanted in exact.gradients.items():
-        distance = (ours["fp32"].gradients[tensor] - wanted).norm().item()
+        distance = (ours.gradients[tensor] - wanted).norm().item()
         assert distance <= 1e-4 * wanted.norm().item() + 1e-6 * flat(exact).norm().item(), tensor
 
 

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import tacc
-from tacc import display, numbers
+from tacc import display
 from tacc.plans import Plan
+from tacc.show import numbers
 
 EVIL = '<script>alert(1)</script><img src=x onerror=alert(1)>"\'&\x1b]0;owned\x07\x1b[31m\x9b31m\r'
 

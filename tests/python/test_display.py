@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "client/python"))
 
 from job_items import evaluation, event, job_status, step  # noqa: E402
-from tacc import display, html  # noqa: E402
+from tacc import display  # noqa: E402
 from tacc.comparison import Comparison  # noqa: E402
-from tacc.curve import MAX_POINTS, Curve  # noqa: E402
 from tacc.display import Record, record_html, record_line  # noqa: E402
+from tacc.show import html  # noqa: E402
+from tacc.show.curve import MAX_POINTS, Curve  # noqa: E402
 
 
 def record_of(items, **values) -> Record:

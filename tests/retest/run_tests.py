@@ -25,6 +25,7 @@ STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 CPP = (".cc", ".h", ".cu", ".c")
 MODULES = "tests/"
 PACKAGE = "client/python/tacc"
+FIND_PROGRAM = re.compile(rb'find_program\("([\w-]+)"\)')
 IMPORT_PATH = "client/python"  # Put on sys.path: what is imported from there counts, not all of it.
 REQUIREMENTS = "requirements.txt"  # of every Python test
 SOURCES = "TACC_SOURCES="  # In a test's environment: its C++ sources, separated by colons.
@@ -112,6 +113,9 @@ class Inputs:
                 found = {self.build / name for name in STARTS.get(path.name, ())}
             elif self._is_python(path):
                 found = self._named_in(path.read_bytes()) | self._imported(path)
+                if str(path.relative_to(self.root)).startswith(PACKAGE):  # It speaks of programs to people; these it starts.
+                    found = {name for name in found if not name.is_relative_to(self.build)}
+                    found |= {self.build / name.decode() for name in FIND_PROGRAM.findall(path.read_bytes())}
             elif path.suffix == ".golden":
                 found = self._named_in(path.read_bytes())
             elif path.suffix in CPP:

@@ -391,16 +391,6 @@ TEST_F(ExportTest, TakesTheTokenizerOfTheDataWhereTheModelHasNone) {
   ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, data}).ok());
   EXPECT_EQ(TestDirectory::Read(out + "/tokenizer.json"), "tokenizer");
 
-  // Of conversations, the template by which they were prepared, if the model's tokenizer has none.
-  TestDirectory::Write(data + "/tokenizer/chat_template.jinja", "of the data");
-  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, data}).ok());
-  EXPECT_EQ(TestDirectory::Read(out + "/tokenizer.json"), "tokenizer");
-  EXPECT_EQ(TestDirectory::Read(out + "/chat_template.jinja"), "of the data");
-  TestDirectory::Write(model_ + "/tokenizer_config.json", "{\"chat_template\": \"its own\"}");
-  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, data}).ok());
-  EXPECT_FALSE(std::filesystem::exists(out + "/chat_template.jinja"));
-  ASSERT_TRUE(RemoveTree(data + "/tokenizer/chat_template.jinja").ok());
-
   ASSERT_TRUE(RemoveTree(model_ + "/tokenizer.json").ok());
   TestDirectory::Write(model_ + "/tokenizer_config.json", "{\"of\": \"another\"}");
   EXPECT_EQ(FindTokenizer(model_, data), data + "/tokenizer");

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tacc import html
 from tacc.calls import WatchItem
 from tacc.client import Job
 from tacc.display import Record
@@ -13,6 +12,7 @@ from tacc.errors import InputError
 from tacc.fitting import FitResult
 from tacc.messages import EvalMetrics, JobStatus, StepMetrics
 from tacc.reporting import flat
+from tacc.show import html
 
 _COLOURS = ("#3584c6", "#e06c1f", "#2f9e5b", "#a05cc9", "#c23b6b", "#8a7d12")  # Told from white and from black.
 _OF_A_RUN = ("name", "checkpoint.dir")  # Settings that any two runs differ in.

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from tacc import html
 from tacc.calls import ENDED, WatchItem
-from tacc.curve import Curve
 from tacc.errors import printable
 from tacc.messages import EvalMetrics, JobEvent, JobStatus, StepMetrics
-from tacc.numbers import count_text, percent_text, seconds_text
+from tacc.show import html
+from tacc.show.curve import Curve
+from tacc.show.numbers import count_text, percent_text, seconds_text
 
 # Between light and dark: each is told from white and from black.
 _TRAIN, _EVAL = "#3584c6", "#e06c1f"

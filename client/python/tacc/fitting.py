@@ -40,7 +40,11 @@ class FitResult:
     path: Path
 
     def metrics(self, kind: str = "step") -> Any:
-        """As `Job.metrics`: a row for each step, or with "eval" for each evaluation."""
+        """Metrics so far, as `Job.metrics`.
+
+        Args:
+            kind: "step" or "eval".
+        """
         return self.job.metrics(kind)
 
     def __fspath__(self) -> str:
@@ -90,7 +94,7 @@ def fit(
         report_to: "mlflow", "wandb", or both (`Job.report`). TensorBoard's files are always in `output_dir`/tensorboard.
         progress: As of `Job.wait`.
         timeout: In seconds, of the training. It goes on.
-        **train: Fields of `train`: `max_steps`, `num_train_epochs`, `learning_rate`, `global_batch_size`, ...
+        train: Further arguments are fields of `train`: `max_steps`, `num_train_epochs`, `learning_rate`, `global_batch_size`, ...
 
     Raises:
         InputError, InvalidJobError: Something that was given is wrong; all that is, at once.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tacc import html
-from tacc.numbers import bytes_text, count_text, percent_text, seconds_text
+from tacc.show import html
+from tacc.show.numbers import bytes_text, count_text, percent_text, seconds_text
 
 _SHOWN = 12  # Layouts of a plan in a notebook.
 

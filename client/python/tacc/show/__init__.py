@@ -1,0 +1,1 @@
+"""Pieces of pictures and numbers for people: no page, no job."""
