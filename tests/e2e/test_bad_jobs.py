@@ -71,7 +71,7 @@ def test_pickled_weights(cluster, tmp_path):
     ("pretrained", {"config.json": json.dumps(TINY_MODEL)}, "has no model.safetensors"),
     (None, {"config.json": json.dumps(TINY_MODEL), "pytorch_model.bin": "PK"}, "python -m tacc convert"),
     ("random", {"config.json": json.dumps(TINY_MODEL)[:99]}, "config.json:1:"),
-    ("random", {"config.json": json.dumps({**TINY_MODEL, "model_type": "gpt2"})}, "no such family of models is known"),
+    ("random", {"config.json": json.dumps({**TINY_MODEL, "model_type": "mamba"})}, "no such family of models is known"),
     ("random", {"config.json": json.dumps({**TINY_MODEL, "max_position_embeddings": 8})}, "the model takes at most 8 tokens"),
 ])
 def test_a_model_that_cannot_be_trained_is_refused_before_it_is_submitted(cluster, tmp_path, weights, files, part):
