@@ -137,9 +137,10 @@ TEST(TimesOn, ProductsByExpertHaveEachItsPartOfTheSlots) {
 }
 
 TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
-  const auto mask = [](const Op& op, size_t num_operands, const Attrs& attrs) {
+  const TensorType operand{DType::kF32, {1, 8, 2, 4}}, narrow{DType::kF32, {1, 8, 2, 3}};
+  const auto mask = [&](const Op& op, size_t num_operands, const Attrs& attrs) {
     OpCall call{&attrs, {}, {}};
-    call.operands.resize(num_operands);
+    call.operands.assign(num_operands, operand);
     return MaskOfAttention(op, call);
   };
   const Attrs causal{{"causal", true}};
@@ -154,6 +155,8 @@ TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
   EXPECT_EQ(mask("attention", 3, {{"block", int64_t{8}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention_continue", 5, {{"block", int64_t{8}}}), AttentionMask::kAny);
   EXPECT_FALSE(mask("einsum", 2, {}).has_value());
+  // Values with a head dim of their own.
+  EXPECT_EQ(MaskOfAttention("attention", OpCall{&causal, {operand, operand, narrow}, {}}), AttentionMask::kAny);
 }
 
 TEST(TimesOn, OnACpuOverlapHidesNothing) {
