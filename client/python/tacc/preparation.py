@@ -367,7 +367,10 @@ def _warnings(
         yield mismatch
     if is_default_template and counts.has_used_template and options.tokenizer is not None:
         written = Path(os.path.abspath(options.out)) / "tokenizer" / chat.TEMPLATE_FILE
-        yield f"the tokenizer has no chat template; a plain one was taken: copy {written} to where the model is asked"
+        yield (
+            f"the tokenizer has no chat template; a plain one was taken: copy {written} to where the model is asked, "
+            "unless that is the exported folder, which has it"
+        )
     for part, name in ((train, "training"), (held_out, "held-out")):
         if part is not None and part.num_tokens < options.seq_len:
             yield (
