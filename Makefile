@@ -37,7 +37,7 @@ install: build ## link the programs into ~/.local/bin (PREFIX=DIR: DIR/bin)
 test: everything ## all tests, as CI runs them
 	@rm -rf $(BUILD)/test_results
 	@$(PYTHON) tests/retest/run_tests.py $(BUILD) -j $(JOBS) --output-log ctest.log; code=$$?; \
-	  cd $(BUILD); cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
+	  cd $(BUILD); cat parity/*.txt matrix/*.txt capture_plan.txt || code=1; \
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
 	  $(CURDIR)/scripts/sanitize quick || code=1; \
 	  $(CURDIR)/scripts/tidy quick || code=1; \
