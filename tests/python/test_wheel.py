@@ -126,6 +126,7 @@ async def follow() -> list[str]:
         ("config.memory.gc = True", "print(config.memory.gz)", 'has no attribute "gz"'),
         ("max_steps = 3", 'max_steps = "3"', "Incompatible types in assignment"),
         ("item.loss", "item.los", 'has no attribute "los"'),
+        ("tacc.StepMetrics", "tacc.StepMetric", 'has no attribute "StepMetric"'),
         ("gpus=8", "gpu=8", 'Unexpected keyword argument "gpu"'),
         ("dict[str, int]", "dict[int, int]", "Incompatible types in assignment"),
     ],
