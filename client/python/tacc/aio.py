@@ -1,4 +1,7 @@
-"""`tacc.AsyncClient`: `tacc.Client` for asyncio. The same names, arguments, results and errors; methods are awaited, streams are `async for`."""
+"""`tacc.AsyncClient`: `tacc.Client` for asyncio. The same names, arguments, results and errors; methods are awaited, streams are `async for`.
+
+Trackers alone have no form for asyncio: `Job.report`, and `report_to` of `Job.wait`, are for a thread.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +212,7 @@ class AsyncClient:
 
 
 class AsyncJob:
-    """A job of a coordinator, as `Job`."""
+    """A job of a coordinator, as `Job`, without `report`: trackers wait for their servers, so call `Job.report` in a thread."""
 
     def __init__(self, client: AsyncClient, status: JobStatus):
         self._client = client
