@@ -127,3 +127,11 @@ def test_data_is_prepared_once(client, tmp_path):
     assert (tmp_path / "out/hf/tokenizer.json").exists()
     on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
     assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"
+
+
+def test_a_sample_is_as_long_as_the_model_takes(client, tmp_path):
+    from transformers import GPT2Config
+
+    shape = GPT2Config(vocab_size=300, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    result = tacc.fit(shape, ({"text": f"{n} and so on. " * 9} for n in range(50)), output_dir=tmp_path / "out", client=client, progress=False, **TRAIN)
+    assert json.loads((tmp_path / "out/data/index.json").read_text())["seq_len"] == 32 and result.status.step == 12

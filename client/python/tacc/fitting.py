@@ -22,6 +22,7 @@ from tacc.messages import JobStatus
 
 _MADE = "fit.json"  # In the output folder: of what its data was prepared.
 _LONGEST = 2048  # Tokens of a sample, unless somebody says more.
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "model_max_length")  # Of config.json, by family.
 _NEWEST = 1000  # Jobs that are looked through.
 
 
@@ -174,8 +175,8 @@ def _options(given: Mapping[str, Any], model: Path, shape: dict[str, Any] | None
         else:
             raise InputError('the model has no vocab_size to train a tokenizer of; give it, or prepare={"tokenizer": FOLDER}')
     if "seq_len" not in options:
-        longest = _config_json(model).get("max_position_embeddings", _LONGEST)
-        options["seq_len"] = seq_len or min(_LONGEST, longest if isinstance(longest, int) else _LONGEST)
+        config = _config_json(model)
+        options["seq_len"] = seq_len or min([_LONGEST, *(config[name] for name in _LENGTHS if isinstance(config.get(name), int))])
     return options
 
 
