@@ -59,6 +59,12 @@ def test_held_out_data_of_the_prepared_folder_is_evaluated_on(client, tmp_path):
     assert list(result.metrics("eval")["step"]) == [6, 12]
 
 
+def test_config_alone_may_say_how_to_train(client, tmp_path):
+    config = {**CONFIG, "train": {**TRAIN, "max_steps": 3}}
+    result = tacc.fit(TINY_MODEL, write_data(tmp_path / "data"), output_dir=tmp_path / "out", config=config, client=client, progress=False)
+    assert result.status.step == 3 and result.status.spec["train"]["global_batch_size"] == 8
+
+
 def test_what_is_wrong(client, tmp_path):
     data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
     with pytest.raises(tacc.ConfigError, match='did you mean "max_steps"'):
