@@ -128,11 +128,39 @@ def test_data_is_prepared_once(client, tmp_path):
     assert (tmp_path / "out/data/index.json").stat().st_mtime_ns == before
     with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, or otherwise"):
         tacc.fit(shape, texts, prepare={"eval_fraction": 0.2}, **arguments)
+    with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, .*give the folder itself as data"):
+        tacc.fit(shape, [*texts[:-1], {"text": "0 and 1 are 2. " * 4}], prepare={"eval_fraction": 0.1}, **arguments)
+    assert tacc.fit(shape, tmp_path / "out/data", **{**arguments, "max_steps": 14}).status.step == 14
     # The tokenizer of a model's folder is taken.
     (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 500)
     assert (tmp_path / "out/hf/tokenizer.json").exists()
     on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
     assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"
+
+
+def test_what_a_generator_gives_is_not_read_again(client, tmp_path):
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **TRAIN, "max_steps": 2}
+    shape = {**TINY_MODEL, "vocab_size": 300}
+    tacc.fit(shape, ({"text": f"{n} and so on. " * 9} for n in range(50)), **arguments)
+    with pytest.warns(UserWarning, match=r"data is not read: .*/out/data was prepared in an earlier call, and a generator cannot be compared") as warned:
+        tacc.fit(shape, ({"text": "other"} for _ in range(50)), **arguments)
+    assert warned[0].filename == __file__
+    (tmp_path / "out/fit.json").unlink()
+    with pytest.raises(tacc.ConflictError, match=r"not by tacc\.fit"):
+        tacc.fit(shape, ({"text": "other"} for _ in range(50)), **arguments)
+
+
+def test_patterns_of_files_are_no_paths(client, tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("1 and 2 are 3.\n" * 200)
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        settings = {**TRAIN, "max_steps": 2}
+        tacc.fit(
+            {**TINY_MODEL, "vocab_size": 300}, tmp_path / "texts", output_dir=tmp_path / "out", prepare={"include": ["*.txt"]}, client=client,
+            progress=False, **settings,
+        )
 
 
 def test_a_sample_is_as_long_as_the_model_takes(client, tmp_path):

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -41,7 +42,8 @@ class FitResult:
     path: Path
 
     def metrics(self, kind: str = "step") -> Any:
-        """Metrics so far, as `Job.metrics`.
+        """Metrics so far of `job`, as `Job.metrics`: the steps that this call did or followed. Those of earlier jobs of the output folder
+        are in its metrics.jsonl.
 
         Args:
             kind: "step" or "eval".
@@ -85,7 +87,9 @@ def fit(
         model: Folder of a Hugging Face model. Or a configuration of `transformers`, or a dict as in config.json: a new model of this shape
             with random weights, written to `output_dir`/model.
         data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
-            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data.
+            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other data
+            in the next call is a ConflictError, as far as it can be told: files that have changed since, and what a generator gives, are not
+            looked at again.
         output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it.
         name: Of the job. None: that of `config`, else of the output folder.
         config: What else the job says: a `Config`, a dict, or the path of a job file. What is given here is laid over it.
@@ -215,10 +219,14 @@ class _Made:
         folder, note = self._out / "data", self._out / _MADE
         of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
         if (folder / "index.json").exists():
-            if json.loads(note.read_text()) != of:
+            if not note.exists() or json.loads(note.read_text()) != of:
+                how = f"{note} says how" if note.exists() else "not by tacc.fit"
                 raise ConflictError(
-                    f"{folder} was prepared from other data, or otherwise ({note} says how); choose another output_dir, or remove the folder"
+                    f"{folder} was prepared from other data, or otherwise ({how}); choose another output_dir, remove the folder, or give the folder "
+                    "itself as data, to train on what is in it"
                 )
+            if of["data"] is None:
+                warnings.warn(f"data is not read: {folder} was prepared in an earlier call, and a {type(data).__name__} cannot be compared", stacklevel=3)
             return folder
         from tacc.prepare_data import prepare
 
@@ -235,17 +243,30 @@ def _write(path: Path, text: str) -> None:
 
 
 def _source(data: Any) -> Any:
-    """What tells data apart from other data, where that can be told without reading it."""
+    """What tells data apart from other data: paths, or a fingerprint of what is in memory. None: that cannot be told, as it can be read only once."""
     if isinstance(data, str | os.PathLike):
         return os.path.abspath(data)
     if isinstance(data, list | tuple) and all(isinstance(item, str | os.PathLike) for item in data):
         return [os.path.abspath(item) for item in data]
-    fingerprint = getattr(data, "_fingerprint", None)  # Of a datasets.Dataset.
-    return f"{type(data).__name__} {fingerprint}" if fingerprint else type(data).__name__
+    if fingerprint := getattr(data, "_fingerprint", None):  # Of a datasets.Dataset.
+        return f"{type(data).__name__} {fingerprint}"
+    if not isinstance(data, Sized):
+        return None
+    from tacc.in_memory import fingerprint as fingerprint_of
+    from tacc.in_memory import paths_or_records
+
+    records = paths_or_records(data)
+    assert not isinstance(records, list)
+    return f"{type(data).__name__} {fingerprint_of(records)}"
 
 
 def _word(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | None) else _source(value)
+    """An option as the note has it."""
+    if isinstance(value, list | tuple):
+        return [_word(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.path.abspath(value)
+    return value if isinstance(value, bool | int | float | str | None) else type(value).__name__
 
 
 def _running(client: Client, job: Config, out: Path) -> Job | None:
