@@ -285,6 +285,30 @@ def test_what_progress_raises_leaves_nothing(tmp_path, stage, error):
     assert not list(tmp_path.iterdir()) and not children()
 
 
+def open_files(folder):
+    names = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path)]
+    return [name for name in names if name.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("stage", ["tokenizing", "writing", None])
+def test_an_error_that_is_kept_keeps_no_files(tmp_path, tokenizer_dir, stage):
+    """As a notebook keeps the last one: its frames would hold what was deleted, and its room on the disk."""
+
+    def stop(report):
+        if report.stage == stage and report.done == (report.total if stage == "writing" else 0):
+            raise ValueError(stage)
+
+    options = {"tokenizer": tokenizer_dir, "chat": True, "eval_fraction": 0.1, "progress": stop}
+    talks = [{"messages": talk} for talk in TALKS]
+    if stage is None:
+        prepare(talks, tmp_path / "out", **options)
+    else:
+        with pytest.raises(ValueError, match=stage) as kept:
+            prepare(talks, tmp_path / "out", **options)
+        assert kept.traceback
+    assert open_files(tmp_path) == []
+
+
 def test_progress(tmp_path, capsys):
     reports, threads = [], set()
 

@@ -122,7 +122,7 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
     _check(options)
     given = options.inputs
     files = [] if isinstance(given, Records) else _find_files(options, given)
-    with new_folder(options.out) as folder:
+    with new_folder(options.out) as folder, contextlib.ExitStack() as stack:
         if isinstance(given, Records):
             file, is_chat = write_records(given, options.text_field, options.chat, folder / "records.jsonl", observer)
             files = [file]
@@ -139,7 +139,7 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
         encoding = Encoding(
             folder / "tokenizer", facts, dtype, options.text_field, is_chat, options.seq_len, options.on_long or ON_LONG[0]
         )
-        shuffler = Shuffler(folder / "shuffle", dtype, options.seed, text_bytes)
+        shuffler = stack.enter_context(contextlib.closing(Shuffler(folder / "shuffle", dtype, options.seed, text_bytes)))
         counts = Counts()
         # What one task holds is done here before others could start.
         processes = options.processes or (1 if text_bytes <= corpus.TASK_BYTES else len(os.sched_getaffinity(0)))
@@ -288,6 +288,9 @@ class _Writer:
             self._num_target_tokens += len(tokens) + 1
             self._shards.append(np.append(tokens, np.uint32(self._encoding.facts.eos_token_id)))
 
+    def release(self) -> None:
+        self._shards.release()
+
     def close(self) -> _Written:
         facts = self._encoding.facts
         tokenizer = {"fingerprint": facts.fingerprint, "eos_token": facts.eos_token, "eos_token_id": facts.eos_token_id}
@@ -314,7 +317,10 @@ def _write(
             raise InputError(f"--eval-fraction: the input is one {what}; there is nothing to hold out")
         evaluation = _Writer(folder / "eval", encoding, options, is_apart)
     train = _Writer(folder, encoding, options, is_apart)
-    with Progress("writing", int(shuffler.lengths.sum()), "tokens", observer) as progress:
+    with contextlib.ExitStack() as stack, Progress("writing", int(shuffler.lengths.sum()), "tokens", observer) as progress:
+        for writer in (evaluation, train):
+            if writer is not None:
+                stack.callback(writer.release)
         for number, tokens in shuffler.documents():
             tail = len(tokens) if number in held_out else held_out_tails.get(number, 0)
             if tail < len(tokens):
@@ -322,8 +328,7 @@ def _write(
             if tail > 0 and evaluation is not None:
                 evaluation.append(tokens[len(tokens) - tail :])
             progress.add(len(tokens))
-    held_out_written = evaluation.close() if evaluation else None
-    return train.close(), held_out_written
+        return train.close(), evaluation.close() if evaluation else None
 
 
 def _skipped(counts: Counts, is_chat: bool) -> str:

@@ -123,10 +123,17 @@ class DatasetWriter:
         self._shard_num_tokens = 0
         self._shard_num_documents = 0
 
+    def release(self) -> None:
+        """Closes the files that are open, as after an error."""
+        for file in (self._file, self._loss_mask):
+            if file is not None:
+                file.close()
+
     def close(self, *, tokenizer: dict[str, Any], seq_len: int) -> dict[str, Any]:
         """Writes index.json and returns it. `tokenizer`: fingerprint, eos_token, eos_token_id."""
         if self._file is not None:
             self._end_shard(self._file)
+        self.release()
         hashes = "".join(shard["sha256"] + "\n" for shard in self._shards)
         index = {
             "format": FORMAT,
