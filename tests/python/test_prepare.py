@@ -339,7 +339,7 @@ def test_progress(tmp_path, capsys):
         ([{"text": "x"}, 3], {}, "data[1] is a int; wanted a dict or a text"),
         (iter([{"text": "x"}, 3]), {}, "data: record 1 (from 0) is a int"),
         ([], {}, "no input text: data has no records"),
-        ([{"text": "x"}, {"text": None}], {}, 'data[1]: field "text" is not a text; say which is the text with text_field'),
+        ([{"text": "x"}, {"text": None}], {}, 'data[1]: field "text" is not a text but null; leave the record out'),
         ([{"text": b"x"}], {}, 'data[0]: field "text" is not a text'),
         ([{"text": "x"}, {"body": "y"}], {}, 'data[1]: no field "text"; its fields: "body"'),
         (lambda: frame_of({"text": ["x", None]}), {}, 'data.iloc[1]: field "text" is not a text'),
