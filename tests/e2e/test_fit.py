@@ -59,10 +59,17 @@ def test_held_out_data_of_the_prepared_folder_is_evaluated_on(client, tmp_path):
     assert list(result.metrics("eval")["step"]) == [6, 12]
 
 
-def test_config_alone_may_say_how_to_train(client, tmp_path):
-    config = {**CONFIG, "train": {**TRAIN, "max_steps": 3}}
-    result = tacc.fit(TINY_MODEL, write_data(tmp_path / "data"), output_dir=tmp_path / "out", config=config, client=client, progress=False)
-    assert result.status.step == 3 and result.status.spec["train"]["global_batch_size"] == 8
+def test_config_alone_may_say_how_and_where_to_train(client, tmp_path, monkeypatch):
+    """A folder in a job file is taken from there."""
+    (tmp_path / "jobs").mkdir()
+    job = tacc.Config(CONFIG, train={**TRAIN, "max_steps": 3}, checkpoint={"dir": "out"})
+    job.to_yaml(tmp_path / "jobs/job.yaml")
+    data = write_data(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    for config, folder in ((tmp_path / "jobs/job.yaml", tmp_path / "jobs/out"), (job, tmp_path / "out"), (CONFIG | {"train": job.train}, tmp_path / "runs/fit")):
+        result = tacc.fit(TINY_MODEL, data, config=config, client=client, progress=False)
+        assert result.status.step == 3 and result.status.spec["train"]["global_batch_size"] == 8
+        assert result.path == folder / "hf"
 
 
 def test_what_is_wrong(client, tmp_path):

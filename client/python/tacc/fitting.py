@@ -65,7 +65,7 @@ def fit(
     model: Any,
     data: Any,
     *,
-    output_dir: str | os.PathLike[str] = "runs/fit",
+    output_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     config: Config | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     prepare: Mapping[str, Any] | None = None,
@@ -90,7 +90,8 @@ def fit(
             `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other data
             in the next call is a ConflictError, as far as it can be told: files that have changed since, and what a generator gives, are not
             looked at again.
-        output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it.
+        output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it. None: `checkpoint.dir`
+            of `config`, else runs/fit.
         name: Of the job. None: that of `config`, else of the output folder.
         config: What else the job says: a `Config`, a dict, or the path of a job file. What is given here is laid over it.
         prepare: Options of `tacc.prepare`. Left out, the tokenizer is the model's, or for a new model one of its `vocab_size` is trained, and
@@ -109,8 +110,9 @@ def fit(
     from tacc.reporting import check_names
 
     names = check_names(report_to)
-    out = Path(os.path.abspath(output_dir))
     job = _base(config)
+    given = output_dir if output_dir is not None else os.path.join(job.directory, job.checkpoint.dir or os.path.abspath("runs/fit"))
+    out = Path(os.path.abspath(given))
     made = _Made(out)
     shape = _shape(model)
     model_path = os.path.abspath(os.fspath(model)) if shape is None else made.model(shape)
