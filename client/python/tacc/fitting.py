@@ -206,7 +206,7 @@ class _Made:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
-        elif json.loads(path.read_text()) != json.loads(text):
+        elif _model_of(json.loads(path.read_text())) != _model_of(json.loads(text)):
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
         return str(path.parent)
 
@@ -235,6 +235,11 @@ class _Made:
         self._out.mkdir(parents=True, exist_ok=True)
         _write(note, json.dumps(of, indent=2) + "\n")
         return prepare(data, folder, **options).path
+
+
+def _model_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config.json says of the model, without who wrote it: a newer transformers writes the same one."""
+    return {name: value for name, value in config.items() if name not in ("transformers_version", "_name_or_path")}
 
 
 def _write(path: Path, text: str) -> None:
