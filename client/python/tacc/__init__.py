@@ -187,14 +187,7 @@ if not TYPE_CHECKING:  # Which would let the package have any name.
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
             raise AttributeError(f"module 'tacc' has no attribute {name!r}")
-        try:
-            value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
-        except ModuleNotFoundError as error:
-            from tacc.extras import what_to_install
-
-            if (said := what_to_install(error)) is None:
-                raise
-            raise ImportError(f"tacc.{name}: {said}", name=error.name) from error
+        value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
         globals()[name] = value
         return value
 

@@ -11,10 +11,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tacc.prepare_options import DEFAULT_SHARD_TOKENS
+
 FORMAT = "tacc-data"
 VERSION = 1
 MAGIC = b"taccdata"
-DEFAULT_SHARD_TOKENS = 1 << 29
 
 
 def file_sha256(path: Path) -> str:
