@@ -57,7 +57,10 @@ class AsyncClient:
         if self._given is not None:
             self.address = daemon.check_address(self._given, "address")
         else:
-            self.address = await asyncio.to_thread(daemon.local_address, self._start)
+            address = await asyncio.to_thread(daemon.local_address, self._start)
+            if self._connections is not None and self._loop is loop:  # Another task has connected meanwhile.
+                return self
+            self.address = address
         self._connections = Connections(lambda: grpc.aio.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
         self._loop = loop
         try:
