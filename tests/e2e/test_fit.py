@@ -40,8 +40,9 @@ def test_a_new_model_and_on_with_it(client, tmp_path, capfd):
     assert AutoModelForCausalLM.from_pretrained(result.path).config.hidden_size == 32
     assert list(result.metrics()["step"]) == list(range(1, 13))
     assert re.fullmatch(r"FitResult\('.*/runs/new one/hf', step 12, loss \d\.\d{4}\)", repr(result))
-    # More steps: it goes on; the same shape as a dict is the same model.
-    on = tacc.fit(json.loads((out / "model/config.json").read_text()), data, output_dir=out, config=CONFIG, client=client, **{**TRAIN, "max_steps": 20})
+    # More steps: it goes on; the same shape as a dict, of another version of transformers, is the same model.
+    written = {**json.loads((out / "model/config.json").read_text()), "transformers_version": "99.0.0"}
+    on = tacc.fit(written, data, output_dir=out, config=CONFIG, client=client, **{**TRAIN, "max_steps": 20})
     assert list(on.metrics()["step"]) == list(range(13, 21))
     # The exported folder is a model to begin with; a Config is not changed by what is laid over it.
     config = tacc.Config(CONFIG, name="next")
@@ -57,6 +58,19 @@ def test_held_out_data_of_the_prepared_folder_is_evaluated_on(client, tmp_path):
     write_data(data / "eval", seed=1)
     result = tacc.fit(TINY_MODEL, data, output_dir=tmp_path / "out", config=CONFIG, client=client, progress=False, **TRAIN, eval_steps=6)
     assert list(result.metrics("eval")["step"]) == [6, 12]
+
+
+def test_config_alone_may_say_how_and_where_to_train(client, tmp_path, monkeypatch):
+    """A folder in a job file is taken from there."""
+    (tmp_path / "jobs").mkdir()
+    job = tacc.Config(CONFIG, train={**TRAIN, "max_steps": 3}, checkpoint={"dir": "out"})
+    job.to_yaml(tmp_path / "jobs/job.yaml")
+    data = write_data(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    for config, folder in ((tmp_path / "jobs/job.yaml", tmp_path / "jobs/out"), (job, tmp_path / "out"), (CONFIG | {"train": job.train}, tmp_path / "runs/fit")):
+        result = tacc.fit(TINY_MODEL, data, config=config, client=client, progress=False)
+        assert result.status.step == 3 and result.status.spec["train"]["global_batch_size"] == 8
+        assert result.path == folder / "hf"
 
 
 def test_what_is_wrong(client, tmp_path):
@@ -122,8 +136,44 @@ def test_data_is_prepared_once(client, tmp_path):
     assert (tmp_path / "out/data/index.json").stat().st_mtime_ns == before
     with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, or otherwise"):
         tacc.fit(shape, texts, prepare={"eval_fraction": 0.2}, **arguments)
+    with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, .*give the folder itself as data"):
+        tacc.fit(shape, [*texts[:-1], {"text": "0 and 1 are 2. " * 4}], prepare={"eval_fraction": 0.1}, **arguments)
+    assert tacc.fit(shape, tmp_path / "out/data", **{**arguments, "max_steps": 14}).status.step == 14
     # The tokenizer of a model's folder is taken.
     (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 500)
     assert (tmp_path / "out/hf/tokenizer.json").exists()
     on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
     assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"
+
+
+def test_what_a_generator_gives_is_not_read_again(client, tmp_path):
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **TRAIN, "max_steps": 2}
+    shape = {**TINY_MODEL, "vocab_size": 300}
+    tacc.fit(shape, ({"text": f"{n} and so on. " * 9} for n in range(50)), **arguments)
+    with pytest.warns(UserWarning, match=r"data is not read: .*/out/data was prepared in an earlier call, and a generator cannot be compared") as warned:
+        tacc.fit(shape, ({"text": "other"} for _ in range(50)), **arguments)
+    assert warned[0].filename == __file__
+    (tmp_path / "out/fit.json").unlink()
+    with pytest.raises(tacc.ConflictError, match=r"not by tacc\.fit"):
+        tacc.fit(shape, ({"text": "other"} for _ in range(50)), **arguments)
+
+
+def test_patterns_of_files_are_no_paths(client, tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("1 and 2 are 3.\n" * 200)
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        settings = {**TRAIN, "max_steps": 2}
+        tacc.fit(
+            {**TINY_MODEL, "vocab_size": 300}, tmp_path / "texts", output_dir=tmp_path / "out", prepare={"include": ["*.txt"]}, client=client,
+            progress=False, **settings,
+        )
+
+
+def test_a_sample_is_as_long_as_the_model_takes(client, tmp_path):
+    from transformers import GPT2Config
+
+    shape = GPT2Config(vocab_size=300, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    result = tacc.fit(shape, ({"text": f"{n} and so on. " * 9} for n in range(50)), output_dir=tmp_path / "out", client=client, progress=False, **TRAIN)
+    assert json.loads((tmp_path / "out/data/index.json").read_text())["seq_len"] == 32 and result.status.step == 12

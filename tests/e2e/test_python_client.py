@@ -200,6 +200,8 @@ def test_a_plan_for_machines_that_are_not_there(client, tmp_path):
     assert client.plan(spec, cluster={"machine": "a100", "nodes": 2}).raw["cluster"] != there.raw["cluster"]
     with pytest.raises(tacc.InputError, match=r'machine.*"h200x"|did you mean'):
         client.plan(spec, cluster={"machine": "h200x", "nodes": 2})
+    with pytest.raises(tacc.InputError, match=r"cluster = 'a100' is not the fields of a cluster file, as "):
+        client.plan(spec, cluster="a100")
 
 
 def step_of(job) -> int:

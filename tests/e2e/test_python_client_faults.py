@@ -15,8 +15,10 @@ from pathlib import Path
 import grpc
 import pytest
 import tacc
+import tacc.aio
 import tacc.calls
 from cluster import Cluster, write_job
+from tacc.connections import Connections
 from tacc.v1 import coordinator_pb2 as pb
 from tacc.v1 import coordinator_pb2_grpc
 
@@ -323,6 +325,21 @@ def test_an_async_client_belongs_to_an_event_loop(cluster, job):
 
     for _ in range(2):  # A loop that has ended leaves it free for another.
         assert asyncio.run(connect()) == cluster.coordinator.popen.pid
+
+
+def test_tasks_that_connect_at_once_make_one_connection(cluster, monkeypatch):
+    monkeypatch.setenv("TACC_ADDRESS", cluster.address)
+    made = []
+
+    async def connect():
+        client = tacc.AsyncClient()
+        await asyncio.gather(*(client.connect() for _ in range(5)))
+        await client.version()
+        await client.close()
+
+    monkeypatch.setattr(tacc.aio, "Connections", lambda open_channel: made.append(Connections(open_channel)) or made[-1])
+    asyncio.run(connect())
+    assert len(made) == 1
 
 
 def test_an_async_client_that_is_closed_or_was_never_connected_says_so(cluster, job):

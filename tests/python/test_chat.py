@@ -402,6 +402,12 @@ def test_what_a_template_refuses_or_cannot_tell_is_named(tmp_path, tokenizer_dir
     message = fails("--chat", "--tokenizer", folder, "--input", path, "--out", tmp_path / "out")
     want = "message 1 (assistant): the chat template refuses the conversation up to it: list object has no element 0; mark"
     assert f"{path}:1: {want}" in message
+    # Of a completion, marks would not help.
+    path.write_text(json.dumps({"prompt": [HI], "completion": [HELLO, AND, BYE]}))
+    for marks, remedy in (("", ", and mark what the assistant says in the template with {% generation %}"), ("{% generation %}{% endgeneration %}", "\n")):
+        folder = with_template(tokenizer_dir, tmp_path / f"model{len(marks)}", LAST_ONLY + marks)
+        message = fails("--chat", "--tokenizer", folder, "--input", path, "--out", tmp_path / "out")
+        assert f'tokens cannot be told; give prompt and completion as one list of "messages"{remedy}' in message
     (tmp_path / "a.txt").write_text("a")
     message = fails("--chat", "--tokenizer", tokenizer_dir, "--input", tmp_path / "a.txt", "--out", tmp_path / "out")
     assert "--chat takes files of records, and these are texts: " in message

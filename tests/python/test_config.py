@@ -156,6 +156,14 @@ def test_update_lays_over_what_is_given():
     config = tacc.Config(name="a", dist={"fsdp": {"size": 2}, "tp": {"size": 2}})
     config.update({"dist": {"fsdp": {"size": 4}}, "train": {"seed": 1}})
     assert config.to_dict() == {"name": "a", "train": {"seed": 1}, "dist": {"fsdp": {"size": 4}, "tp": {"size": 2}}}
+    config.update({"name": "b", "dist": {}, "train": {"lora": {}}})  # Nothing of a section: nothing of it changes.
+    config.update(tacc.Config(train={"max_steps": 3}))
+    config.update({"train": tacc.TrainConfig(seed=2, lora={"r": 4}), "dist": tacc.DistConfig()})
+    config.update({"train": {"lora": {}}})
+    train = {"max_steps": 3, "seed": 2, "lora": {"r": 4}}
+    assert config.to_dict() == {"name": "b", "train": train, "dist": {"fsdp": {"size": 4}, "tp": {"size": 2}}}
+    config.update({"train": None})
+    assert config.train.to_dict() == {}
 
 
 def test_a_section_that_means_something_without_a_field():

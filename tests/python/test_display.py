@@ -84,7 +84,8 @@ def test_ticks_are_few_and_within(low, high):
 
 
 def test_constant_losses_have_a_curve():
-    assert "<polyline" in html.curves([html.Line("loss", "red", [(1, 2.0), (2, 2.0)])], "Loss")
+    for value in (2.0, 0.0, 1e30):  # A step of one at 1e30 is none.
+        assert "<polyline" in html.curves([html.Line("loss", "red", [(1, value), (2, value)])], "Loss")
 
 
 def test_time_left_counts_what_is_between_steps():

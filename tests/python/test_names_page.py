@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "client/python"))
 
+import pytest  # noqa: E402
 import tacc  # noqa: E402
 from tacc.torchacc_names import NAMES  # noqa: E402
 
@@ -82,6 +83,11 @@ def test_every_option_of_training_arguments_is_on_the_page():
     rows = page_rows()["From Trainer (`TrainingArguments`)"]
     options = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     assert options - set(rows) == WITHOUT_A_MEANING
+
+
+def test_the_options_of_adapters_are_peft_s():
+    peft = pytest.importorskip("peft", reason="the page has names of peft, and it is not installed")
+    assert set(page_rows()["From peft (`LoraConfig`)"]) <= {field.name for field in dataclasses.fields(peft.LoraConfig)}
 
 
 def test_what_is_called_the_same_is_a_field():

@@ -64,7 +64,7 @@ def test_bad_files_are_named(tmp_path, tokenizer_dir):
     parquet.write_table(pa.table({"body": ["x"], "id": [1]}), path)
     assert 'a.parquet: no column "messages", "conversations", "prompt" and "completion", or "instruction" and "output"; its columns: "body", "id"' in message("--chat")
     parquet.write_table(pa.table({"text": ["x"] * 5 + [None]}), path, row_group_size=4)
-    assert 'a.parquet: row 6: field "text" is not a text' in message()
+    assert 'a.parquet: row 6: field "text" is not a text but null; leave the record out' in message()
     parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path)
     assert "no input text: " in message()
     parquet.write_table(pa.table({"text": ["some words"] * 1000}), path, compression="none", use_dictionary=False)

@@ -285,6 +285,30 @@ def test_what_progress_raises_leaves_nothing(tmp_path, stage, error):
     assert not list(tmp_path.iterdir()) and not children()
 
 
+def open_files(folder):
+    names = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path)]
+    return [name for name in names if name.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("stage", ["tokenizing", "writing", None])
+def test_an_error_that_is_kept_keeps_no_files(tmp_path, tokenizer_dir, stage):
+    """As a notebook keeps the last one: its frames would hold what was deleted, and its room on the disk."""
+
+    def stop(report):
+        if report.stage == stage and report.done == (report.total if stage == "writing" else 0):
+            raise ValueError(stage)
+
+    options = {"tokenizer": tokenizer_dir, "chat": True, "eval_fraction": 0.1, "progress": stop}
+    talks = [{"messages": talk} for talk in TALKS]
+    if stage is None:
+        prepare(talks, tmp_path / "out", **options)
+    else:
+        with pytest.raises(ValueError, match=stage) as kept:
+            prepare(talks, tmp_path / "out", **options)
+        assert kept.traceback
+    assert open_files(tmp_path) == []
+
+
 def test_progress(tmp_path, capsys):
     reports, threads = [], set()
 
@@ -315,7 +339,7 @@ def test_progress(tmp_path, capsys):
         ([{"text": "x"}, 3], {}, "data[1] is a int; wanted a dict or a text"),
         (iter([{"text": "x"}, 3]), {}, "data: record 1 (from 0) is a int"),
         ([], {}, "no input text: data has no records"),
-        ([{"text": "x"}, {"text": None}], {}, 'data[1]: field "text" is not a text; say which is the text with text_field'),
+        ([{"text": "x"}, {"text": None}], {}, 'data[1]: field "text" is not a text but null; leave the record out'),
         ([{"text": b"x"}], {}, 'data[0]: field "text" is not a text'),
         ([{"text": "x"}, {"body": "y"}], {}, 'data[1]: no field "text"; its fields: "body"'),
         (lambda: frame_of({"text": ["x", None]}), {}, 'data.iloc[1]: field "text" is not a text'),

@@ -176,6 +176,29 @@ def test_within_a_run_of_the_user(trackers, tmp_path):
     assert [run.name for run in mlflow.active] == ["mine"] and len(mlflow.runs) == 2
 
 
+def test_a_tracker_that_fails_leaves_no_other_one_open(trackers, tmp_path, monkeypatch):
+    """As wandb, where nobody has logged in, and one whose server is away at the end."""
+    wandb, mlflow = trackers
+
+    def refuse(*arguments, **options):
+        raise RuntimeError("not logged in")
+
+    reporter = Reporter(job_status(checkpoint_dir=str(tmp_path)), "127.0.0.1:7070", ("mlflow", "wandb"))
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "init", refuse)
+        with pytest.raises(RuntimeError, match="not logged in"):
+            reporter.take(step(1, 4.0))
+    reporter.close("")
+    assert not mlflow.active
+    monkeypatch.setattr(FakeWandbRun, "finish", refuse)
+    for names in (("mlflow", "wandb"), ("wandb", "mlflow")):
+        reporter = Reporter(job_status(checkpoint_dir=str(tmp_path)), "127.0.0.1:7070", names)
+        reporter.take(step(1, 4.0))
+        with pytest.raises(RuntimeError, match="not logged in"):
+            reporter.close("finished")
+        assert not mlflow.active
+
+
 def test_names(monkeypatch):
     for name in ("wandb", "mlflow"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))

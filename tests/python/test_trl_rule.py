@@ -26,6 +26,12 @@ STRIPPING = (
     "{{ m['content'] | trim }}<|im_end|>{% endgeneration %}{% else %}{{ m['content'] | trim }}<|im_end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
+# As Phi 3's: a marker takes the spaces behind it, also those that an answer begins with.
+TAKING = ("<|human|>", "<|bot|>")
+MARKERS = (
+    "{% for m in messages %}{{ {'user': '<|human|>', 'assistant': '<|bot|>'}.get(m['role'], m['role']) }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|bot|>\n{% endif %}"
+)
 DEFAULT = ""  # Ours, for a tokenizer without a template.
 
 PIECES = ["Hi there", "naïve 漢字 🙂", " with spaces  ", "a\r\nline\n\nend\n", "def f(x):\n    return x", "no", "e\u0301 \u2028 x", "<|im_start|>?"]
@@ -62,6 +68,7 @@ def folder_of(plain, tmp_path):
         shutil.copytree(plain, made)
         tokenizer = Tokenizer.from_file(str(made / "tokenizer.json"))
         tokenizer.add_special_tokens([AddedToken(token, special=True) for token in ("<|im_start|>", IM_END)])
+        tokenizer.add_special_tokens([AddedToken(token, special=True, rstrip=True) for token in TAKING])
         tokenizer.save(str(made / "tokenizer.json"))
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
             (made / name).write_text((made / name).read_text().replace(EOS, eos))
@@ -131,6 +138,7 @@ CASES = [
     pytest.param(COMPLETIONS, UNMARKED, IM_END, 0, id="completion, unmarked"),
     pytest.param(COMPLETIONS, STRIPPING, IM_END, None, id="completion, stripping"),
     pytest.param(COMPLETIONS, UNMARKED, EOS, 1, id="completion, other eos"),  # Else nothing would say that it ends.
+    pytest.param(COMPLETIONS, MARKERS, IM_END, 0, id="completion, markers that take spaces"),
     pytest.param(TEXTS, DEFAULT, EOS, None, id="texts"),
 ]
 

@@ -85,6 +85,12 @@ def test_a_tool_says_which_extra_is_missing(python, tmp_path):
         assert line.startswith("error: numpy is not installed; install what this needs: ") and line.endswith(" -m pip install 'tacc[data]'")
 
 
+def test_every_name_is_there_without_extras(python, tmp_path):
+    """help(tacc), as a notebook's completion, looks at all of them."""
+    done = run(python, "-c", "import pydoc, tacc; from tacc import *; print(len(pydoc.render_doc(tacc)) > 10_000, prepare.__name__)", cwd=tmp_path)
+    assert done.stdout == "True prepare\n", done.stderr
+
+
 def test_it_names_what_optional_packages_are_for(python, tmp_path):
     done = run(python, "-c", "import tacc; tacc.Config.from_yaml('job.yaml')", cwd=tmp_path)
     assert done.stderr.splitlines()[-1] == "ImportError: Config.from_yaml needs PyYAML: pip install pyyaml; or submit the path itself"
@@ -126,6 +132,7 @@ async def follow() -> list[str]:
         ("config.memory.gc = True", "print(config.memory.gz)", 'has no attribute "gz"'),
         ("max_steps = 3", 'max_steps = "3"', "Incompatible types in assignment"),
         ("item.loss", "item.los", 'has no attribute "los"'),
+        ("tacc.StepMetrics", "tacc.StepMetric", 'has no attribute "StepMetric"'),
         ("gpus=8", "gpu=8", 'Unexpected keyword argument "gpu"'),
         ("dict[str, int]", "dict[int, int]", "Incompatible types in assignment"),
     ],

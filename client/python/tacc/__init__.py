@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tacc.fitting import FitResult, fit
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
-    from tacc.prepare_data import PreparedData, prepare
+    from tacc.prepare_data import PreparedData, ProgressReport, prepare
 
 # Name -> the module that has it.
 _HOME = {
@@ -109,6 +109,7 @@ _HOME = {
     "Plan": "plans",
     "PreparedData": "prepare_data",
     "Problem": "errors",
+    "ProgressReport": "prepare_data",
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
     "StepMetrics": "messages",
@@ -166,6 +167,7 @@ __all__ = [
     "Plan",
     "PreparedData",
     "Problem",
+    "ProgressReport",
     "ResourcesConfig",
     "SPConfig",
     "StepMetrics",
@@ -180,19 +182,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tacc' has no attribute {name!r}")
-    try:
-        value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        from tacc.extras import what_to_install
+if not TYPE_CHECKING:  # Which would let the package have any name.
 
-        if (said := what_to_install(error)) is None:
-            raise
-        raise ImportError(f"tacc.{name}: {said}", name=error.name) from error
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'tacc' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

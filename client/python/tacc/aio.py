@@ -1,4 +1,7 @@
-"""`tacc.AsyncClient`: `tacc.Client` for asyncio. The same names, arguments, results and errors; methods are awaited, streams are `async for`."""
+"""`tacc.AsyncClient`: `tacc.Client` for asyncio. The same names, arguments, results and errors; methods are awaited, streams are `async for`.
+
+Trackers alone have no form for asyncio: `Job.report`, and `report_to` of `Job.wait`, are for a thread.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ class AsyncClient:
         if self._given is not None:
             self.address = daemon.check_address(self._given, "address")
         else:
-            self.address = await asyncio.to_thread(daemon.local_address, self._start)
+            address = await asyncio.to_thread(daemon.local_address, self._start)
+            if self._connections is not None and self._loop is loop:  # Another task has connected meanwhile.
+                return self
+            self.address = address
         self._connections = Connections(lambda: grpc.aio.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
         self._loop = loop
         try:
@@ -209,7 +215,7 @@ class AsyncClient:
 
 
 class AsyncJob:
-    """A job of a coordinator, as `Job`."""
+    """A job of a coordinator, as `Job`, without `report`: trackers wait for their servers, so call `Job.report` in a thread."""
 
     def __init__(self, client: AsyncClient, status: JobStatus):
         self._client = client

@@ -114,6 +114,8 @@ def submit_job(spec: job_pb2.JobSpec, request_id: str | None) -> Call[JobStatus]
 
 def plan_job(spec: job_pb2.JobSpec, gpus: int | None, cluster: Mapping[str, Any] | None) -> Call[dict[str, Any]]:
     """Candidates of `gpus` GPUs of `cluster` (of nodes of 8 H100 SXM), or of the workers that are attached."""
+    if not isinstance(cluster, Mapping | None):
+        raise InputError(f'cluster = {cluster!r} is not the fields of a cluster file, as {{"machine": "a100", "nodes": 4}}')
     target = dict(cluster or ({"machine": "h100"} if gpus is not None else {}))
     if gpus is not None:
         target.pop("nodes", None)

@@ -113,8 +113,7 @@ class ChatEncoder:
         # Of a character in several tokens, all but one may come as no characters, where it begins.
         tokens = [slice(begin, max(end, begin + 1)) for begin, end in encoded.offsets]
         if first > 0 or not self._marks_generation:
-            borders = {token.start for token in tokens}.union([len(text)])
-            spans = self._spans_by_beginnings(record, messages, first, text, borders)
+            spans = self._spans_by_beginnings(record, messages, first, text, encoded.ids, tokens)
         is_learned, has_token = bytearray(len(text) + 1), bytearray(len(text) + 1)
         for begin, end in spans:
             is_learned[begin:end] = b"\1" * (end - begin)
@@ -129,30 +128,44 @@ class ChatEncoder:
         return encoded.ids, learned
 
     def _spans_by_beginnings(
-        self, record: Record, messages: list[dict[str, Any]], first: int, text: str, borders: set[int]
+        self, record: Record, messages: list[dict[str, Any]], first: int, text: str, ids: list[int], tokens: list[slice]
     ) -> list[Span]:
-        """A message of the assistant is what `text`, the whole conversation, has after the conversation before it. `borders`:
-        where tokens of `text` begin or end."""
+        """A message of the assistant is what `text`, the whole conversation, has after the conversation before it. `ids` and
+        `tokens`: of `text`."""
+        borders = {token.start for token in tokens}.union([len(text)])
+        remedies = [] if self._marks_generation else [MARK_IT]
+        if first > 0:  # Of a completion marks do not count.
+            remedies.insert(0, 'give prompt and completion as one list of "messages"')
+        remedy = ", and ".join(remedies)
         spans = []
         for i in range(first, len(messages)):
             if messages[i]["role"] != "assistant":
                 continue
             where = f"message {i + 1} (assistant): "
-            before = self._render(record, messages[:i], where, add_generation_prompt=True)[0]
-            until = self._render(record, messages[: i + 1], where)[0]
+            before = self._render(record, messages[:i], where, remedy, add_generation_prompt=True)[0]
+            until = self._render(record, messages[: i + 1], where, remedy)[0]
             end = len(until) if text.startswith(until) else -1
             if end < 0 and text.startswith(before) and until.startswith(before):
                 content = messages[i]["content"]
                 other = {**messages[i], "content": "y" if content.rstrip().endswith("x") else "x"}
-                tail = _common_end(until, self._render(record, [*messages[:i], other], where)[0])
+                tail = _common_end(until, self._render(record, [*messages[:i], other], where, remedy)[0])
                 end = _end_of_turn(text, len(before), content, tail, borders)
             if end < 0 or not text.startswith(before):
                 raise record.fail(
                     f"{where}the chat template writes the conversation up to it otherwise than in the whole, so its "
-                    f"tokens cannot be told; {MARK_IT}"
+                    f"tokens cannot be told; {remedy}"
                 )
-            spans.append((len(before), max(len(before), end)))
+            begin = self._after_prompt(before, ids, tokens)
+            spans.append((begin, max(begin, end)))
         return spans
+
+    def _after_prompt(self, before: str, ids: list[int], tokens: list[slice]) -> int:
+        """Where what is said begins: behind the text before it, and behind a token that lies across its end and that the
+        prompt alone ends with too, as a marker does that takes the spaces behind it."""
+        for i, token in enumerate(tokens):
+            if token.start < len(before) < token.stop and self._ids(before)[: i + 1] == ids[: i + 1]:
+                return int(token.stop)
+        return len(before)
 
     def _load_template(self) -> None:
         if self._template is None:
@@ -165,10 +178,10 @@ class ChatEncoder:
             self._marks_generation = GENERATION.search(self._template) is not None
 
     def _render(
-        self, record: Record, messages: list[dict[str, Any]], where: str = "", add_generation_prompt: bool = False
+        self, record: Record, messages: list[dict[str, Any]], where: str = "", remedy: str = "", *, add_generation_prompt: bool = False
     ) -> tuple[str, list[Span]]:
         """The text, and the spans of it that the template marks as the assistant's. With `where`, the messages are those up
-        to the one of that name or before it, which may be none."""
+        to the one of that name or before it, which may be none, and `remedy` says what to do where that is refused."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
@@ -181,7 +194,7 @@ class ChatEncoder:
             )
         except Exception as error:  # A template is a program, and may fail in any way.
             what = f"the chat template refuses {'the conversation up to it' if where else 'it'}: {error}"
-            raise record.fail(f"{where}{what}; {MARK_IT}" if where else what) from None
+            raise record.fail(f"{where}{what}; {remedy}" if where else what) from None
         texts, spans = rendered
         return texts[0], spans[0] if spans else []
 

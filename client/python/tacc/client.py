@@ -225,7 +225,7 @@ class Job:
     def _repr_html_(self) -> str:
         from tacc.display import job_html
 
-        return job_html(self.status(), list(self.watch(follow=False)))
+        return job_html(self.status(), self.watch(follow=False))
 
     def status(self) -> JobStatus:
         """Its state now: phase, step, newest metrics, checkpoints, restarts, ranks, plan. JobNotFoundError: the coordinator has forgotten it."""

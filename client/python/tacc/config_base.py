@@ -93,11 +93,14 @@ class Section:
             hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(self._fields)}"
         return ConfigError(f'unknown field "{name}"{f" in {self._path}" if self._path else ""}; {hint}')
 
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Lays these fields over those that are given, sections within sections: `config.update(plan.best.settings)`."""
-        for name, value in _with_names(values, self._path).items():
-            if name in self._sections and isinstance(value, Mapping) and value:
-                getattr(self, name).update(value)
+    def update(self, values: Mapping[str, Any] | Section) -> None:
+        """Lays these fields over those that are given, sections within sections: `config.update(plan.best.settings)`. An empty section changes none."""
+        for name, value in _with_names(values.to_dict() if isinstance(values, Section) else values, self._path).items():
+            if name in self._sections and isinstance(value, Mapping | Section):
+                section = getattr(self, name)
+                section.update(value)
+                if name in self._meant_empty:
+                    section._values[""] = True
             else:
                 setattr(self, name, value)
 

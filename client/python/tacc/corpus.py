@@ -302,5 +302,7 @@ def _read_texts_of_records(piece: Piece, text_field: str, counts: Counts) -> Ite
             known = ", ".join(f'"{name}"' for name in list(record.value)[:10]) or "none"
             raise record.fail(f'no field "{text_field}"; its fields: {known}; {remedy}')
         if not isinstance(record.value[text_field], str):
-            raise record.fail(f'field "{text_field}" is not a text; {remedy}')
+            is_null = record.value[text_field] is None
+            what = "is not a text but null; leave the record out" if is_null else f"is not a text; {remedy}"
+            raise record.fail(f'field "{text_field}" {what}')
         yield whole_characters(record.value[text_field], counts)

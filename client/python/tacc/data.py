@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from tacc import shards
 from tacc.encoding import ON_LONG
-from tacc.preparation import DEFAULT_SEED, DEFAULT_SEQ_LEN, PrepareOptions, prepare_folder
+from tacc.preparation import prepare_folder
+from tacc.prepare_options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_SHARD_TOKENS, PrepareOptions
 
 
 def _run_prepare(args: argparse.Namespace) -> None:
@@ -129,8 +129,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--shard-tokens",
         type=int,
-        default=shards.DEFAULT_SHARD_TOKENS,
+        default=DEFAULT_SHARD_TOKENS,
         metavar="N",
-        help=f"most tokens in one file (default: {shards.DEFAULT_SHARD_TOKENS})",
+        help=f"most tokens in one file (default: {DEFAULT_SHARD_TOKENS})",
     )
     parser.set_defaults(run=_run_prepare)

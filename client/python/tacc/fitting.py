@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,6 +23,7 @@ from tacc.messages import JobStatus
 
 _MADE = "fit.json"  # In the output folder: of what its data was prepared.
 _LONGEST = 2048  # Tokens of a sample, unless somebody says more.
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "model_max_length")  # Of config.json, by family.
 _NEWEST = 1000  # Jobs that are looked through.
 
 
@@ -40,7 +42,8 @@ class FitResult:
     path: Path
 
     def metrics(self, kind: str = "step") -> Any:
-        """Metrics so far, as `Job.metrics`.
+        """Metrics so far of `job`, as `Job.metrics`: the steps that this call did or followed. Those of earlier jobs of the output folder
+        are in its metrics.jsonl.
 
         Args:
             kind: "step" or "eval".
@@ -62,7 +65,7 @@ def fit(
     model: Any,
     data: Any,
     *,
-    output_dir: str | os.PathLike[str] = "runs/fit",
+    output_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     config: Config | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     prepare: Mapping[str, Any] | None = None,
@@ -84,8 +87,11 @@ def fit(
         model: Folder of a Hugging Face model. Or a configuration of `transformers`, or a dict as in config.json: a new model of this shape
             with random weights, written to `output_dir`/model.
         data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
-            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data.
-        output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it.
+            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other data
+            in the next call is a ConflictError, as far as it can be told: files that have changed since, and what a generator gives, are not
+            looked at again.
+        output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it. None: `checkpoint.dir`
+            of `config`, else runs/fit.
         name: Of the job. None: that of `config`, else of the output folder.
         config: What else the job says: a `Config`, a dict, or the path of a job file. What is given here is laid over it.
         prepare: Options of `tacc.prepare`. Left out, the tokenizer is the model's, or for a new model one of its `vocab_size` is trained, and
@@ -104,8 +110,9 @@ def fit(
     from tacc.reporting import check_names
 
     names = check_names(report_to)
-    out = Path(os.path.abspath(output_dir))
     job = _base(config)
+    given = output_dir if output_dir is not None else os.path.join(job.directory, job.checkpoint.dir or os.path.abspath("runs/fit"))
+    out = Path(os.path.abspath(given))
     made = _Made(out)
     shape = _shape(model)
     model_path = os.path.abspath(os.fspath(model)) if shape is None else made.model(shape)
@@ -174,8 +181,8 @@ def _options(given: Mapping[str, Any], model: Path, shape: dict[str, Any] | None
         else:
             raise InputError('the model has no vocab_size to train a tokenizer of; give it, or prepare={"tokenizer": FOLDER}')
     if "seq_len" not in options:
-        longest = _config_json(model).get("max_position_embeddings", _LONGEST)
-        options["seq_len"] = seq_len or min(_LONGEST, longest if isinstance(longest, int) else _LONGEST)
+        config = _config_json(model)
+        options["seq_len"] = seq_len or min([_LONGEST, *(config[name] for name in _LENGTHS if isinstance(config.get(name), int))])
     return options
 
 
@@ -199,7 +206,7 @@ class _Made:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
-        elif json.loads(path.read_text()) != json.loads(text):
+        elif _model_of(json.loads(path.read_text())) != _model_of(json.loads(text)):
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
         return str(path.parent)
 
@@ -214,16 +221,25 @@ class _Made:
         folder, note = self._out / "data", self._out / _MADE
         of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
         if (folder / "index.json").exists():
-            if json.loads(note.read_text()) != of:
+            if not note.exists() or json.loads(note.read_text()) != of:
+                how = f"{note} says how" if note.exists() else "not by tacc.fit"
                 raise ConflictError(
-                    f"{folder} was prepared from other data, or otherwise ({note} says how); choose another output_dir, or remove the folder"
+                    f"{folder} was prepared from other data, or otherwise ({how}); choose another output_dir, remove the folder, or give the folder "
+                    "itself as data, to train on what is in it"
                 )
+            if of["data"] is None:
+                warnings.warn(f"data is not read: {folder} was prepared in an earlier call, and a {type(data).__name__} cannot be compared", stacklevel=3)
             return folder
         from tacc.prepare_data import prepare
 
         self._out.mkdir(parents=True, exist_ok=True)
         _write(note, json.dumps(of, indent=2) + "\n")
         return prepare(data, folder, **options).path
+
+
+def _model_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What a config.json says of the model, without who wrote it: a newer transformers writes the same one."""
+    return {name: value for name, value in config.items() if name not in ("transformers_version", "_name_or_path")}
 
 
 def _write(path: Path, text: str) -> None:
@@ -234,17 +250,30 @@ def _write(path: Path, text: str) -> None:
 
 
 def _source(data: Any) -> Any:
-    """What tells data apart from other data, where that can be told without reading it."""
+    """What tells data apart from other data: paths, or a fingerprint of what is in memory. None: that cannot be told, as it can be read only once."""
     if isinstance(data, str | os.PathLike):
         return os.path.abspath(data)
     if isinstance(data, list | tuple) and all(isinstance(item, str | os.PathLike) for item in data):
         return [os.path.abspath(item) for item in data]
-    fingerprint = getattr(data, "_fingerprint", None)  # Of a datasets.Dataset.
-    return f"{type(data).__name__} {fingerprint}" if fingerprint else type(data).__name__
+    if fingerprint := getattr(data, "_fingerprint", None):  # Of a datasets.Dataset.
+        return f"{type(data).__name__} {fingerprint}"
+    if not isinstance(data, Sized):
+        return None
+    from tacc.in_memory import fingerprint as fingerprint_of
+    from tacc.in_memory import paths_or_records
+
+    records = paths_or_records(data)
+    assert not isinstance(records, list)
+    return f"{type(data).__name__} {fingerprint_of(records)}"
 
 
 def _word(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | None) else _source(value)
+    """An option as the note has it."""
+    if isinstance(value, list | tuple):
+        return [_word(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.path.abspath(value)
+    return value if isinstance(value, bool | int | float | str | None) else type(value).__name__
 
 
 def _running(client: Client, job: Config, out: Path) -> Job | None:

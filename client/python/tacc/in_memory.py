@@ -4,6 +4,7 @@ They go through a file of JSON lines: a tokenizer's training reads them once mor
 generator can be read only once. So memory holds a few of them at a time, and they give what a file of theirs gives.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -119,6 +120,14 @@ def looks_like_chat(value: Mapping[str, Any], text_field: str) -> bool:
     """Whether a record without a choice of the user's is a conversation and not a text; a field of another name is one."""
     names = {name for name, part in value.items() if part is not None}
     return text_field == DEFAULT_TEXT_FIELD and text_field not in names and is_conversation(names)
+
+
+def fingerprint(given: Records) -> str:
+    """Of what the records say. They are read whole, so they are such as can be read again."""
+    digest = hashlib.sha256()
+    for item in given.rows(list):
+        digest.update(json.dumps(item, default=_plain, skipkeys=True).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def _is_missing(part: Any) -> bool:

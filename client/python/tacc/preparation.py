@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from tacc import chat, conversation, corpus, shards
 from tacc.corpus import Counts, TextFile
 from tacc.encoding import LEARNED, ON_LONG, Encoding, encode_all, train_in_worker
 from tacc.errors import InputError
-from tacc.in_memory import DEFAULT_TEXT_FIELD, Records, looks_like_chat, write_records
+from tacc.in_memory import Records, looks_like_chat, write_records
 from tacc.output_folder import new_folder
+from tacc.prepare_options import PreparedData, PrepareOptions
 from tacc.progress import Observer, Progress
 from tacc.shuffle import Shuffler
 from tacc.tokenizer import (
@@ -27,93 +28,7 @@ from tacc.tokenizer import (
     load_tokenizer,
 )
 
-DEFAULT_SEQ_LEN = 2048
-DEFAULT_SEED = 42
 TRAINING_TEXT_BYTES = 512 << 20  # A tokenizer is trained on at most about this much, taken evenly from the input.
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """What the options of `python -m tacc data prepare` say; docs/data.md has their meaning."""
-
-    inputs: list[str] | Records
-    out: Path
-    tokenizer: Path | None = None  # Its folder; else `train_tokenizer` is the size of the vocabulary to train.
-    train_tokenizer: int | None = None
-    eos_token: str | None = None
-    text_field: str = DEFAULT_TEXT_FIELD
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    as_text: tuple[str, ...] = ()
-    chat: bool | None = False  # Records are conversations; None: if the first one looks like one.
-    on_long: str | None = None  # One of encoding.ON_LONG, with `chat`; None: the first.
-    eval_fraction: float = 0.0
-    seq_len: int = DEFAULT_SEQ_LEN
-    separate_documents: bool | None = None  # Write the column `segment`; None: of conversations.
-    seed: int = DEFAULT_SEED
-    processes: int = 0  # 0: one for each core this process may use.
-    shard_tokens: int = shards.DEFAULT_SHARD_TOKENS
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    """A data folder that was written.
-
-    Attributes:
-        path: The folder, absolute: `data.path` of a job.
-        eval_path: The folder of the held-out data, `data.eval_path` of a job; None: nothing was held out.
-        tokenizer_path: The folder of the tokenizer, for `transformers`' AutoTokenizer.
-        num_tokens: Tokens of the training data, with the EOS of each document.
-        num_target_tokens: Those of them that are learned: all, or with `chat` what the assistant says.
-        num_documents: Documents (texts, records) of the training data.
-        num_input_documents: Documents that were taken of the input. A text of which both parts have a piece is one.
-        num_eval_tokens: As `num_tokens`, of the held-out data.
-        num_eval_documents: As `num_documents`, of the held-out data.
-        seq_len: Length of a sample, in tokens, for jobs that set no `data.seq_len`.
-        vocab_size: Every id is below.
-        eos_token: What ends a document.
-        fingerprint: SHA-256 of the training data, as index.json has it.
-        chat: Whether the records were taken as conversations.
-        separate_documents: Whether a job keeps the documents of a row apart.
-        num_empty: Texts without any visible character, which were skipped.
-        num_dropped: Conversations longer than `seq_len` that were left out, by `on_long`.
-        num_truncated: Conversations longer than `seq_len` of which the beginning was taken, by `on_long`.
-        num_input_bytes: Of the files that were read, or of the records as JSON lines.
-        warnings: What to know about the input or the tokenizer, a sentence each.
-    """
-
-    path: Path
-    eval_path: Path | None
-    tokenizer_path: Path
-    num_tokens: int
-    num_target_tokens: int
-    num_documents: int
-    num_input_documents: int
-    num_eval_tokens: int
-    num_eval_documents: int
-    seq_len: int
-    vocab_size: int
-    eos_token: str
-    fingerprint: str
-    chat: bool
-    separate_documents: bool
-    num_empty: int
-    num_dropped: int
-    num_truncated: int
-    num_input_bytes: int
-    warnings: tuple[str, ...] = field(repr=False)
-
-    def __fspath__(self) -> str:
-        return str(self.path)
-
-    def __str__(self) -> str:
-        held_out = f" and {self.num_eval_tokens:,} held-out tokens" if self.eval_path else " tokens"
-        learned = f" ({self.num_target_tokens:,} to be learned)" if self.chat else ""
-        return (
-            f"{self.path}: {self.num_tokens:,} training{held_out}{learned} of "
-            f"{self.num_input_documents:,} {'conversations' if self.chat else 'documents'}, "
-            f"vocabulary {self.vocab_size:,}"
-        )
 
 
 def prepare_folder(options: PrepareOptions, observer: Observer | None = None) -> PreparedData:
@@ -122,7 +37,7 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
     _check(options)
     given = options.inputs
     files = [] if isinstance(given, Records) else _find_files(options, given)
-    with new_folder(options.out) as folder:
+    with new_folder(options.out) as folder, contextlib.ExitStack() as stack:
         if isinstance(given, Records):
             file, is_chat = write_records(given, options.text_field, options.chat, folder / "records.jsonl", observer)
             files = [file]
@@ -139,7 +54,7 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
         encoding = Encoding(
             folder / "tokenizer", facts, dtype, options.text_field, is_chat, options.seq_len, options.on_long or ON_LONG[0]
         )
-        shuffler = Shuffler(folder / "shuffle", dtype, options.seed, text_bytes)
+        shuffler = stack.enter_context(contextlib.closing(Shuffler(folder / "shuffle", dtype, options.seed, text_bytes)))
         counts = Counts()
         # What one task holds is done here before others could start.
         processes = options.processes or (1 if text_bytes <= corpus.TASK_BYTES else len(os.sched_getaffinity(0)))
@@ -288,6 +203,9 @@ class _Writer:
             self._num_target_tokens += len(tokens) + 1
             self._shards.append(np.append(tokens, np.uint32(self._encoding.facts.eos_token_id)))
 
+    def release(self) -> None:
+        self._shards.release()
+
     def close(self) -> _Written:
         facts = self._encoding.facts
         tokenizer = {"fingerprint": facts.fingerprint, "eos_token": facts.eos_token, "eos_token_id": facts.eos_token_id}
@@ -314,7 +232,10 @@ def _write(
             raise InputError(f"--eval-fraction: the input is one {what}; there is nothing to hold out")
         evaluation = _Writer(folder / "eval", encoding, options, is_apart)
     train = _Writer(folder, encoding, options, is_apart)
-    with Progress("writing", int(shuffler.lengths.sum()), "tokens", observer) as progress:
+    with contextlib.ExitStack() as stack, Progress("writing", int(shuffler.lengths.sum()), "tokens", observer) as progress:
+        for writer in (evaluation, train):
+            if writer is not None:
+                stack.callback(writer.release)
         for number, tokens in shuffler.documents():
             tail = len(tokens) if number in held_out else held_out_tails.get(number, 0)
             if tail < len(tokens):
@@ -322,8 +243,7 @@ def _write(
             if tail > 0 and evaluation is not None:
                 evaluation.append(tokens[len(tokens) - tail :])
             progress.add(len(tokens))
-    held_out_written = evaluation.close() if evaluation else None
-    return train.close(), held_out_written
+        return train.close(), evaluation.close() if evaluation else None
 
 
 def _skipped(counts: Counts, is_chat: bool) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tacc.errors import InputError
+from tacc.extras import what_to_install
 from tacc.in_memory import DEFAULT_TEXT_FIELD, paths_or_records
-from tacc.preparation import DEFAULT_SEED, DEFAULT_SEQ_LEN, PreparedData, PrepareOptions, prepare_folder
+from tacc.prepare_options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_SHARD_TOKENS, PreparedData, PrepareOptions
 from tacc.progress import Observer, ProgressReport
-from tacc.shards import DEFAULT_SHARD_TOKENS
 
 __all__ = ["Observer", "PreparedData", "ProgressReport", "prepare"]
 
@@ -86,7 +86,14 @@ def prepare(
     Raises:
         InputError: The options or the data do not allow it: which file and line or which record, what, and what to do.
         OSError: The disk does not.
+        ImportError: What brings numpy and tokenizers, the extra "data", is not installed.
     """
+    try:
+        from tacc.preparation import prepare_folder
+    except ModuleNotFoundError as error:
+        if (said := what_to_install(error)) is None:
+            raise
+        raise ImportError(f"tacc.prepare: {said}", name=error.name) from error
     with _in_words_of_python(), _folder_of(tokenizer) as folder:
         options = PrepareOptions(
             inputs=paths_or_records(data),

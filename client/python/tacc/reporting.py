@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -160,14 +161,17 @@ class Reporter:
     def close(self, phase: str) -> None:
         """The job has ended so, or in another phase: it is no longer followed."""
         trackers, self._trackers = self._trackers or [], []
-        for tracker in trackers:
-            tracker.close(phase)
+        with contextlib.ExitStack() as stack:  # Each, also where another one's server is away.
+            for tracker in trackers:
+                stack.callback(tracker.close, phase)
 
     def _opened(self, first_step: int) -> list[Tracker]:
         if self._trackers is None:
             run = self._run_id(first_step)
             settings = flat(self._status.spec or {})
-            self._trackers = [TRACKERS[name](self._status, run, settings) for name in self._names]
+            self._trackers = []
+            for name in self._names:  # Those that are open are closed, also if the next one cannot be opened.
+                self._trackers.append(TRACKERS[name](self._status, run, settings))
         return self._trackers
 
     def _run_id(self, first_step: int) -> str:

@@ -11,10 +11,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tacc.prepare_options import DEFAULT_SHARD_TOKENS
+
 FORMAT = "tacc-data"
 VERSION = 1
 MAGIC = b"taccdata"
-DEFAULT_SHARD_TOKENS = 1 << 29
 
 
 def file_sha256(path: Path) -> str:
@@ -123,10 +124,17 @@ class DatasetWriter:
         self._shard_num_tokens = 0
         self._shard_num_documents = 0
 
+    def release(self) -> None:
+        """Closes the files that are open, as after an error."""
+        for file in (self._file, self._loss_mask):
+            if file is not None:
+                file.close()
+
     def close(self, *, tokenizer: dict[str, Any], seq_len: int) -> dict[str, Any]:
         """Writes index.json and returns it. `tokenizer`: fingerprint, eos_token, eos_token_id."""
         if self._file is not None:
             self._end_shard(self._file)
+        self.release()
         hashes = "".join(shard["sha256"] + "\n" for shard in self._shards)
         index = {
             "format": FORMAT,

@@ -4,6 +4,7 @@ The order is that of a hash of (seed, number of the document). A bucket holds a 
 be put in order in memory, so the result is a function of the seed and the documents alone, not of the number of buckets.
 """
 
+import contextlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,10 +61,15 @@ class Shuffler:
             self._members[bucket].append(first + i)
             begin += length
 
+    def close(self) -> None:
+        """Closes the files, which would keep their room on the disk for as long as somebody keeps an error's traceback."""
+        with contextlib.ExitStack() as stack:
+            for file in self._files:
+                stack.callback(file.close)
+
     def documents(self) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
         """All documents, (number, tokens), in their new order. Removes the files."""
-        for file in self._files:
-            file.close()
+        self.close()
         order = document_hash(self._seed, _ORDER, 0, len(self._lengths))
         for path, members in zip(self._paths, self._members):
             numbers = np.frombuffer(members, dtype=np.uint64).astype(np.int64)

@@ -94,7 +94,8 @@ def curves(lines: Sequence[Line], label: str, *, empty: str = "", width: int = 7
     low_x, high_x = min(x for x, _ in every), max(x for x, _ in every)
     low_y, high_y = min(y for _, y in every), max(y for _, y in every)
     if high_y - low_y < 1e-12 * max(1.0, abs(high_y)):
-        low_y, high_y = low_y - 0.5, high_y + 0.5
+        room = max(0.5, abs(high_y) / 2)
+        low_y, high_y = low_y - room, high_y + room
 
     def at(x: float, y: float) -> tuple[float, float]:
         return left + (x - low_x) / max(high_x - low_x, 1e-12) * across, top + (high_y - y) / (high_y - low_y) * down
