@@ -336,12 +336,38 @@ TEST_F(AdapterFolderTest, MayNotDiffer) {
   EXPECT_TRUE(Start({.lora = LoraRequest{.r = 2, .dropout = 0.3, .target_modules = {"q_proj"}}}).ok());
 }
 
+TEST_F(AdapterFolderTest, MayHaveBegunInAnyWayThatLeavesItsBaseAsItWas) {
+  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}});
+  for (const json& init : json{true, false, nullptr, "gaussian", "eva"}) {
+    WriteConfig({{"init_lora_weights", init}});
+    EXPECT_TRUE(Start().ok()) << init;
+  }
+}
+
+TEST_F(AdapterFolderTest, DropoutOfAllIsOfNoTraining) {
+  WriteConfig({{"lora_dropout", 1.0}});
+  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}});
+  EXPECT_EQ(Start().message(), absl::StrCat("train.lora.lora_dropout: the adapter in ", dir_,
+                                            " has 1; give one below 1 for this training"));
+  EXPECT_TRUE(Start({.lora = LoraRequest{.dropout = 0.5}}).ok());
+}
+
 TEST_F(AdapterFolderTest, FeaturesThatAreNotSupportedAreNamed) {
   const std::string path = dir_ + "/adapter_config.json";
   for (const auto& [changes, wanted] : std::vector<std::pair<json, std::string>>{
            {{{"use_dora", true}}, "use_dora = true is not supported"},
            {{{"rank_pattern", {{"q_proj", 4}}}}, "rank_pattern = {\"q_proj\":4} is not supported"},
            {{{"bias", "all"}}, "bias = \"all\" is not supported"},
+           {{{"r", 2.5}}, "r = 2.5 is not supported; wanted a whole number from 1 to 65536"},
+           {{{"r", 1e300}}, "r = 1e+300 is not supported; wanted a whole number from 1 to 65536"},
+           {{{"lora_alpha", 1e300}}, "lora_alpha = 1e+300 is not supported; wanted a number from 0 to 1e+06"},
+           {{{"lora_dropout", 5}}, "lora_dropout = 5 is not supported; wanted a number from 0 to 1"},
+           {{{"r", 18446744073709551615u}},
+            "r = 18446744073709551615 is not supported; wanted a whole number from 1 to 65536"},
+           {{{"init_lora_weights", "pissa_niter_4"}},
+            "init_lora_weights = \"pissa_niter_4\" is not supported: with it peft changes the weights that the adapter "
+            "is of; save the adapter with save_pretrained(DIR, path_initial_model_for_weight_conversion=...), which "
+            "makes one of the base model"},
            {{{"target_modules", ".*q_proj"}}, "target_modules = \".*q_proj\" is not supported"},
            {{{"peft_type", "IA3"}}, "peft_type is \"IA3\"; wanted an adapter of type LORA"}}) {
     WriteConfig(changes);
