@@ -174,6 +174,21 @@ TEST(Lora, AllLinearLeavesOutTheHeadTheRouterAndExperts) {
               ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
 }
 
+// Attention's dropout draws from the same numbers as that of activations.
+TEST(Lora, DropsByKeysThatNothingElseHas) {
+  const OpTable ops;
+  json config = Llama();
+  config["attention_dropout"] = 0.1;
+  ImportedModel model = Import(config, ops);
+  ASSERT_TRUE(Finetune(LoraOf({"all-linear"}, 0.5), "/model", 5, ops, model).ok());
+  std::multiset<int64_t> keys;
+  for (const Node& node : model.forward.nodes) {
+    if (node.op == "dropout") keys.insert(GetAttr<int64_t>(node.attrs, "key"));
+    if (node.op == "attention") keys.insert(GetAttr<int64_t>(node.attrs, "dropout_key"));
+  }
+  EXPECT_THAT(keys, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
 TEST(Lora, TakesWhatPeftTakesForTheFamily) {
   EXPECT_THAT(TargetsOf(Llama(), LoraOf({})), ElementsAre("q_proj", "v_proj"));
   json olmo = Llama();

@@ -230,6 +230,8 @@ class Adapters {
     int64_t batch = 1;
     for (const Node& node : graph_.nodes) {
       if (node.op == "dropout") next_key_ = std::max(next_key_, GetAttr<int64_t>(node.attrs, "key") + 1);
+      if (node.attrs.count("dropout_key") > 0)  // attention's
+        next_key_ = std::max(next_key_, GetAttr<int64_t>(node.attrs, "dropout_key") + 1);
       if (node.op != Op::kInput) continue;
       if (node.symbol == "step") step_ = node.results[0];
       if (node.symbol == "sample") sample_ = node.results[0];
