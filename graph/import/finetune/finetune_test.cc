@@ -55,6 +55,12 @@ json Mixtral() {
   return config;
 }
 
+json Qwen2Moe() {
+  json config = Mixtral();
+  config.update({{"model_type", "qwen2_moe"}, {"moe_intermediate_size", 3}, {"shared_expert_intermediate_size", 5}});
+  return config;
+}
+
 json GptOss() {
   json config = Mixtral();
   config["model_type"] = "gpt_oss";
@@ -172,6 +178,22 @@ TEST(Lora, AllLinearLeavesOutTheHeadTheRouterAndExperts) {
   EXPECT_THAT(TargetsOf(GptOss(), LoraOf({"all-linear"})), ElementsAre("k_proj", "o_proj", "q_proj", "v_proj"));
   EXPECT_THAT(TargetsOf(ChatGlm(), LoraOf({"all-linear"})),
               ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
+}
+
+// A module of one result, whose weight the graph has without that dim.
+TEST(Lora, AdaptsTheWeightOfASharedExpert) {
+  EXPECT_THAT(
+      TargetsOf(Qwen2Moe(), LoraOf({})),
+      ElementsAre("k_proj", "model.layers.0.mlp.shared_expert.down_proj", "model.layers.0.mlp.shared_expert.gate_proj",
+                  "model.layers.0.mlp.shared_expert.up_proj", "o_proj", "q_proj", "shared_expert_gate", "v_proj"));
+  const OpTable ops;
+  ImportedModel model = Import(Qwen2Moe(), ops);
+  ASSERT_TRUE(Finetune(LoraOf({"shared_expert_gate"}), "/model", 5, ops, model).ok());
+  EXPECT_TRUE(VerifyGraph(model.forward, ops).ok());
+  const std::string gate = "model.layers.0.mlp.shared_expert_gate";
+  EXPECT_THAT(Params(model, WeightRole::kAdapter),
+              ElementsAre(absl::StrCat(gate, ".lora_A.weight [2,8]"), absl::StrCat(gate, ".lora_B.weight [2][1,2]")));
+  EXPECT_EQ(json::parse(model.adapter_config)["fan_in_fan_out"], false);
 }
 
 // Attention's dropout draws from the same numbers as that of activations.
