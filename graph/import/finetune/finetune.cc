@@ -83,8 +83,9 @@ absl::Status ApplyLora(const LoraRequest& request, uint64_t seed, const std::str
   }
   if (options.target_modules.empty()) options.target_modules = model.lora_targets;
   if (options.target_modules.empty()) options.target_modules = {kAllLinear};
-  const LoraModel lora_model = {model.head_module, model.head_path, model.base_prefix,
-                                static_cast<int64_t>(seed & 0x7fffffffffffffff)};
+  const LoraModel lora_model = {model.head_module,     model.head_path,
+                                model.base_prefix,     static_cast<int64_t>(seed & 0x7fffffffffffffff),
+                                model.renamed_modules, model.taken_for_experts};
   TACC_ASSIGN_OR_RETURN(const LoraModules modules, AddLora(options, lora_model, ops, model.forward));
   if (!from.empty()) TACC_RETURN_IF_ERROR(CheckAdapterTensors(from, model.forward));
   options.target_modules = modules.target_modules;

@@ -34,6 +34,8 @@ ImportedModel Import(const json& config, const OpTable& ops) {
   model.forward = *BuildDecoder(read->spec, {.batch = 2, .seq_len = 4}, ops);
   model.head_module = model.head_path = read->spec.names.head;
   model.lora_targets = read->family.lora_targets;
+  model.renamed_modules = read->family.renamed_modules;
+  model.taken_for_experts = read->family.taken_for_experts;
   return model;
 }
 
@@ -59,6 +61,19 @@ json Qwen2Moe() {
   json config = Mixtral();
   config.update({{"model_type", "qwen2_moe"}, {"moe_intermediate_size", 3}, {"shared_expert_intermediate_size", 5}});
   return config;
+}
+
+json DeepseekV2() {
+  return {
+      {"model_type", "deepseek_v2"}, {"vocab_size", 11},         {"hidden_size", 8},           {"intermediate_size", 6},
+      {"num_hidden_layers", 2},      {"num_attention_heads", 4}, {"num_key_value_heads", 4},   {"n_routed_experts", 4},
+      {"num_experts_per_tok", 2},    {"q_lora_rank", 6},         {"moe_intermediate_size", 3}, {"kv_lora_rank", 4},
+      {"first_k_dense_replace", 1},  {"qk_nope_head_dim", 4},    {"qk_rope_head_dim", 2},      {"v_head_dim", 3}};
+}
+
+json GptNeoX() {
+  return {{"model_type", "gpt_neox"}, {"vocab_size", 11},       {"hidden_size", 32},
+          {"intermediate_size", 6},   {"num_hidden_layers", 1}, {"num_attention_heads", 4}};
 }
 
 json GptOss() {
@@ -196,6 +211,17 @@ TEST(Lora, AdaptsTheWeightOfASharedExpert) {
   EXPECT_EQ(json::parse(model.adapter_config)["fan_in_fan_out"], false);
 }
 
+// peft would adapt experts instead, also for layers without them and for the shared ones.
+TEST(Lora, LeavesOutWhatPeftTakesForExperts) {
+  EXPECT_THAT(TargetsOf(DeepseekV2(), LoraOf({})),
+              ElementsAre("kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "q_a_proj", "q_b_proj"));
+  EXPECT_EQ(
+      ErrorOf(DeepseekV2(), LoraOf({"shared_experts.up_proj"})),
+      "train.lora.target_modules: 'shared_experts.up_proj' names model.layers.1.mlp.shared_experts.up_proj, which "
+      "peft takes for a part of experts; leave it out");
+  EXPECT_THAT(ErrorOf(DeepseekV2(), LoraOf({"layers.0.mlp.gate_proj"})), HasSubstr("peft takes for a part of experts"));
+}
+
 // Attention's dropout draws from the same numbers as that of activations.
 TEST(Lora, DropsByKeysThatNothingElseHas) {
   const OpTable ops;
@@ -239,6 +265,27 @@ TEST(Lora, RefusesWhatIsNoLinearModuleByName) {
   tied["tie_word_embeddings"] = true;
   EXPECT_THAT(ErrorOf(tied, LoraOf({"lm_head"})), HasSubstr("which is an embedding that is the head too (tied)"));
   EXPECT_EQ(ErrorOf(Llama(), LoraOf({"lm_head"})), "");
+}
+
+// peft has transformers' names, by which it would not find what has another one in the model's files.
+TEST(Lora, RefusesModulesThatTransformersCallsOtherwise) {
+  EXPECT_EQ(
+      ErrorOf(GptNeoX(), LoraOf({"lm_head"})),
+      "train.lora.target_modules: 'lm_head' names lm_head, which is called embed_out in the model's files; adapters "
+      "of such a module are not supported: leave it out");
+  EXPECT_THAT(ErrorOf(GptNeoX(), LoraOf({"embed_out"})), HasSubstr("the model has no module 'embed_out'"));
+  EXPECT_THAT(TargetsOf(GptNeoX(), LoraOf({"all-linear"})),
+              ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
+  FinetuneRequest request = LoraOf({"q_proj"});
+  request.lora->modules_to_save = {"gate"};
+  EXPECT_EQ(ErrorOf(Mixtral(), request),
+            "train.lora.modules_to_save: model.layers.0.mlp.gate is called model.layers.0.block_sparse_moe.gate in the "
+            "model's files, and peft would not find it; leave it out");
+  json granite = Mixtral();
+  granite["model_type"] = "granitemoe";
+  request.lora->modules_to_save = {"router"};
+  EXPECT_THAT(ErrorOf(granite, request), HasSubstr("model.layers.0.block_sparse_moe.router is called "
+                                                   "model.layers.0.block_sparse_moe.router.layer in the"));
 }
 
 TEST(Lora, TrainsModulesToSaveWhole) {
