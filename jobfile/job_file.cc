@@ -221,6 +221,8 @@ class Reader {
   void UnknownKey(const YamlNode& key, const std::string& path, const Descriptor& type) {
     const std::string what =
         absl::StrCat("unknown field ", Quoted(key.text), path.empty() ? "" : absl::StrCat(" in ", path));
+    // Nobody is shown so many, and what could be meant takes longest.
+    if (diagnostics_.size() >= kMaxDiagnostics) return Add(key.place, what, Join(path, key.text));
     const std::string nearest = NearestSlip(key.text, FieldNames(type));
     std::vector<std::string> elsewhere;
     FindField(*v1::JobSpec::descriptor(), "", key.text, &elsewhere);

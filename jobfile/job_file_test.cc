@@ -187,6 +187,22 @@ TEST(JobFileTest, SurvivesRandomChanges) {
   EXPECT_GT(errors, 500);
 }
 
+// A coordinator reads what a client sends it while workers wait: the largest files take no minutes.
+TEST(JobFileTest, ReadsTheLargestFiles) {
+  std::string list = kSixLines;
+  list.replace(list.size() - 2, 2, ", freeze: [");
+  int num_names = 0;
+  for (; list.size() + 10 < kMaxYamlBytes; ++num_names) absl::StrAppend(&list, num_names == 0 ? "" : ",", "a");
+  EXPECT_THAT(Error(list + "]}\n"), HasSubstr(absl::StrCat("train.freeze has ", num_names, " entries; at most ")));
+
+  std::string keys = kSixLines, twice = kSixLines;
+  int num_keys = 0;
+  for (; keys.size() + 20 < kMaxYamlBytes; ++num_keys) absl::StrAppend(&keys, "k", num_keys, ": 1\n");
+  EXPECT_THAT(Error(keys), testing::EndsWith(absl::StrCat("job.yaml: and ", num_keys - 100, " more")));
+  while (twice.size() + 20 < kMaxYamlBytes) twice += "k: 1\n";
+  EXPECT_THAT(Error(twice), HasSubstr("job.yaml:8:1: \"k\" is given twice, first at line 7; keep one"));
+}
+
 TEST(JobFileTest, UlyssesInATopologyIsThePlaceOfContextParallel) {
   const auto topology = [](const std::string& text) {
     const absl::StatusOr<v1::JobSpec> spec =

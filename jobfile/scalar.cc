@@ -23,10 +23,12 @@ std::string Shown(const std::string& text) {
   return escaped.size() > kMaxShownBytes ? absl::StrCat(escaped.substr(0, kMaxShownBytes), "...") : escaped;
 }
 
-bool Matches(const std::string& text, const char* pattern) {
+bool Matches(const std::string& text, const std::regex& pattern) {
   // std::regex recurses with the length of the text.
-  return text.size() <= kMaxShownBytes && std::regex_match(text, std::regex(pattern));
+  return text.size() <= kMaxShownBytes && std::regex_match(text, pattern);
 }
+
+bool Matches(const std::string& text, const char* pattern) { return Matches(text, std::regex(pattern)); }
 
 // What YAML 1.1 and 1.2 readers take for a boolean.
 std::optional<bool> BooleanWord(const std::string& text) {
@@ -37,13 +39,16 @@ std::optional<bool> BooleanWord(const std::string& text) {
   return std::nullopt;
 }
 
+// These two are asked of every text of a list, and a pattern takes a millisecond to make.
 bool LooksLikeNumber(const std::string& text) {
-  return Matches(text, "[-+]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|([0-9][0-9_]*)?\\.?[0-9_]*([eE][-+]?[0-9]+)?)") &&
-         text.find_first_of("0123456789") != std::string::npos;
+  static const std::regex kNumber(
+      "[-+]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|([0-9][0-9_]*)?\\.?[0-9_]*([eE][-+]?[0-9]+)?)");
+  return text.find_first_of("0123456789") != std::string::npos && Matches(text, kNumber);
 }
 
 bool LooksLikeInfOrNan(const std::string& text) {
-  return Matches(absl::AsciiStrToLower(text), "[-+]?\\.?(inf|nan|infinity)");
+  static const std::regex kInfOrNan("[-+]?\\.?(inf|nan|infinity)");
+  return Matches(absl::AsciiStrToLower(text), kInfOrNan);
 }
 
 absl::Status Wrong(const std::string& name, const YamlNode& node, const std::string& why) {

@@ -134,6 +134,7 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode node;
     YamlNode key;
     bool has_key = false;
+    std::map<std::string, int> key_lines;  // of a map's keys so far
   };
 
   void Add(const YAML::Mark& mark, const std::string& message) { Add(Place{mark.line + 1, mark.column + 1}, message); }
@@ -206,11 +207,11 @@ class TreeBuilder : public YAML::EventHandler {
       frame.has_key = true;
     } else {
       frame.has_key = false;
-      AddEntry(&frame.node, std::move(frame.key), std::move(node));
+      AddEntry(&frame, std::move(frame.key), std::move(node));
     }
   }
 
-  void AddEntry(YamlNode* map, YamlNode key, YamlNode value) {
+  void AddEntry(Frame* map, YamlNode key, YamlNode value) {
     if (key.kind != YamlNode::Kind::kPlain && key.kind != YamlNode::Kind::kQuoted) {
       Add(key.place, "a key must be the name of a field");
       return;
@@ -219,16 +220,16 @@ class TreeBuilder : public YAML::EventHandler {
       Add(key.place, "merge keys are not supported; write the fields out");
       return;
     }
-    for (const YamlNode& other : map->keys) {
-      if (other.text != key.text) continue;
-      Add(key.place, absl::StrCat("\"", key.text.substr(0, 100), "\" is given twice, first at line ", other.place.line,
+    const auto [first, is_new] = map->key_lines.emplace(key.text, key.place.line);
+    if (!is_new) {
+      Add(key.place, absl::StrCat("\"", key.text.substr(0, 100), "\" is given twice, first at line ", first->second,
                                   "; keep one"));
       return;
     }
     // An empty value has the place of whatever comes next.
     if (value.kind == YamlNode::Kind::kNull) value.place = key.place;
-    map->keys.push_back(std::move(key));
-    map->items.push_back(std::move(value));
+    map->node.keys.push_back(std::move(key));
+    map->node.items.push_back(std::move(value));
   }
 
   const std::string& text_;

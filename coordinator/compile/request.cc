@@ -21,6 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kMaxClusterBytes = 64 << 10;
+
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json Sorted(const google::protobuf::Map<std::string, double>& values) {
@@ -28,6 +30,23 @@ Json Sorted(const google::protobuf::Map<std::string, double>& values) {
   Json json = Json::object();
   for (const auto& [key, value] : sorted) json[key] = value;
   return json;
+}
+
+// What a client sent. A JSON value may lie as deep in others as its text is long, and is written recursively.
+absl::StatusOr<Json> ReadCluster(const std::string& text) {
+  if (text.size() > kMaxClusterBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cluster has ", text.size(), " bytes; give a JSON object of at most ", kMaxClusterBytes));
+  }
+  Json cluster = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!cluster.is_object())
+    return absl::InvalidArgumentError("cluster is no JSON object; give one as {\"machine\": \"h100\", \"gpus\": 64}");
+  for (const auto& [key, value] : cluster.items()) {
+    if (!value.is_structured()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("cluster: ", key, " is ", value.is_array() ? "a list" : "an object",
+                                                   "; wanted a number or a name"));
+  }
+  return cluster;
 }
 
 Json DeviceJson(const v1::DeviceProfile& device) {
@@ -118,9 +137,9 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTa
     if (target.world > 0) request["world"] = target.world;
     request["device"] = DeviceJson(target.device);
   } else {
-    request["cluster"] = Json::parse(target.cluster, nullptr, /*allow_exceptions=*/false);
-    if (!request["cluster"].is_object())
-      return absl::InvalidArgumentError("cluster is no JSON object; give one as {\"machine\": \"h100\", \"gpus\": 64}");
+    absl::StatusOr<Json> cluster = ReadCluster(target.cluster);
+    if (!cluster.ok()) return cluster.status();
+    request["cluster"] = *std::move(cluster);
   }
   if (!facts.is_null()) request["data"] = std::move(facts);
   return Dump(request);

@@ -26,7 +26,7 @@ struct PlanTarget {
 
 // The request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
 // defaults of the schema are filled in. It may be empty for a cluster, if the job has data.seq_len. InvalidArgument:
-// the cluster is no JSON object. Internal: `data` is none.
+// the cluster is no JSON object of numbers and names, or longer than 64 KiB. Internal: `data` is none.
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTarget& target, const std::string& data);
 
 struct IdentityParts {

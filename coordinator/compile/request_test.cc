@@ -110,6 +110,21 @@ TEST(CompileRequest, ForAClusterThatNeedNotBeHere) {
               ::testing::HasSubstr("cluster is no JSON object"));
 }
 
+TEST(CompileRequest, TakesNoClusterThatIsDeepOrLong) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_data()->set_seq_len(32);
+  const auto error = [&](const std::string& cluster) {
+    return std::string(CompileRequest(spec, {0, {}, cluster}, "").status().message());
+  };
+  EXPECT_EQ(error(R"({"machine": "h100", "gpus": [8]})"), "cluster: gpus is a list; wanted a number or a name");
+  EXPECT_EQ(error(R"({"machine": {}})"), "cluster: machine is an object; wanted a number or a name");
+  const std::string deep(1000, '['), end(1000, ']');
+  EXPECT_EQ(error(R"({"gpus": )" + deep + end + "}"), "cluster: gpus is a list; wanted a number or a name");
+  const std::string deeper(1 << 20, '['), deeper_end(1 << 20, ']');
+  EXPECT_EQ(error(R"({"gpus": )" + deeper + deeper_end + "}"),
+            "cluster has 2097162 bytes; give a JSON object of at most 65536");
+}
+
 TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   const std::string summary = R"({"seq_len": 64, "global_batch_size": 8})";
   const std::string data = R"({"num_tokens": 1000, "fingerprint": "ab"})";

@@ -17,6 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr char kWeights[] = "weights";
 constexpr char kConfig[] = "config";
 constexpr char kTrained[] = "trained";
+constexpr char kAdapter[] = "adapter_config";
 // Of earlier versions, which trained every parameter.
 constexpr char kAllTrained[] = "all";
 // What config.json calls entries of kConfig that have another name there.
@@ -29,7 +30,7 @@ std::string Label(const std::string& key) {
   if (key == kWeights) return "the model's initial weights";
   if (key == "data") return "data.path";
   if (key == kTrained) return "what is trained (train.freeze, train.lora)";
-  if (key == "adapter_config") return "train.lora";
+  if (key == kAdapter) return "train.lora";
   if (key == "seq_len") return "data.seq_len";
   if (key == "global_batch_size") return "train.global_batch_size";
   if (key == "seed") return "train.seed";
@@ -82,6 +83,20 @@ std::string DifferenceOfConfig(const Json& their_identity, const Json& my_identi
   for (const std::string& name : names) {
     const std::string was = value_of(theirs, name), is = value_of(mine, name);
     if (was != is) changes.push_back(absl::StrCat(key_of(name), " was ", was, " and is now ", is));
+  }
+  return absl::StrJoin(changes, ", ");
+}
+
+// What differs in two texts of adapter_config.json, whose names train.lora has; empty where a text is none.
+std::string DifferenceOfAdapters(const Json& their_text, const Json& my_text) {
+  if (!their_text.is_string() || !my_text.is_string()) return "";
+  const Json theirs = Json::parse(their_text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  const Json mine = Json::parse(my_text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  if (!theirs.is_object() || !mine.is_object()) return "";
+  std::vector<std::string> changes;
+  for (const auto& [name, is] : mine.items()) {
+    const Json was = theirs.value(name, Json());
+    if (was != is) changes.push_back(absl::StrCat("train.lora.", name, " was ", was.dump(), " and is now ", is.dump()));
   }
   return absl::StrJoin(changes, ", ");
 }
@@ -250,6 +265,12 @@ std::string IdentityDifference(const std::string& my_identity, const std::string
                       " describes another model than was trained: ", difference, " (that is another training",
                       kOwnName);
       continue;
+    }
+    if (key == kAdapter && theirs.contains(key)) {
+      if (const std::string difference = DifferenceOfAdapters(theirs[key], value); !difference.empty()) {
+        absl::StrAppend(&text, text.empty() ? "" : "; ", difference);
+        continue;
+      }
     }
     const bool is_plural = key == kWeights;
     absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), is_plural ? " were " : " was ", Describe(theirs, key),

@@ -129,6 +129,8 @@ std::vector<Family> VariantsOfLlama() {
   };
 }
 
+std::set<std::string> PartsOfExperts() { return {"gate_proj", "up_proj", "down_proj"}; }
+
 std::vector<Family> OtherFamilies() {
   const DecoderNames names;
   return {
@@ -138,6 +140,7 @@ std::vector<Family> OtherFamilies() {
        .layer_classes = {"MixtralDecoderLayer"},
        .names = MixtralNames(),
        .lora_targets = {"q_proj", "v_proj"},
+       .renamed_modules = {{"block_sparse_moe.gate", "mlp.gate"}},
        .read = ReadMixtral},
       {.name = "qwen2_moe",
        .model_types = {"qwen2_moe"},
@@ -150,18 +153,21 @@ std::vector<Family> OtherFamilies() {
        .architectures = {"Qwen3MoeForCausalLM"},
        .layer_classes = {"Qwen3MoeDecoderLayer"},
        .names = Qwen3Names(),
+       .taken_for_experts = PartsOfExperts(),
        .read = ReadQwen3Moe},
       {.name = "olmoe",
        .model_types = {"olmoe"},
        .architectures = {"OlmoeForCausalLM"},
        .layer_classes = {"OlmoeDecoderLayer"},
        .names = Qwen3Names(),
+       .taken_for_experts = PartsOfExperts(),
        .read = ReadOlmoe},
       {.name = "granitemoe",
        .model_types = {"granitemoe"},
        .architectures = {"GraniteMoeForCausalLM"},
        .layer_classes = {"GraniteMoeDecoderLayer"},
        .names = GraniteMoeNames(),
+       .renamed_modules = {{"block_sparse_moe.router.layer", "block_sparse_moe.router"}},
        .read = ReadGraniteMoe},
       // initial_context_length: the length before it was stretched, which rope_scaling says too.
       {.name = "gpt_oss",
@@ -177,6 +183,7 @@ std::vector<Family> OtherFamilies() {
        .layer_classes = {"DeepseekV2DecoderLayer"},
        .names = DeepseekNames(),
        .harmless = DeepseekHarmlessKeys(),
+       .taken_for_experts = PartsOfExperts(),
        .read = ReadDeepseekV2},
       {.name = "deepseek_v3",
        .model_types = {"deepseek_v3"},
@@ -184,6 +191,7 @@ std::vector<Family> OtherFamilies() {
        .layer_classes = {"DeepseekV3DecoderLayer"},
        .names = DeepseekNames(),
        .harmless = DeepseekHarmlessKeys(),
+       .taken_for_experts = PartsOfExperts(),
        .layers_behind = 4,
        .read = ReadDeepseekV3},
       {.name = "granite",
@@ -230,6 +238,7 @@ std::vector<Family> OtherFamilies() {
        .harmless = {"attention_probs_dropout_prob", "hidden_dropout_prob"},
        .old_buffers = {".attention.bias", ".attention.masked_bias"},
        .lora_targets = {"query_key_value"},
+       .renamed_modules = {{"embed_out", "lm_head"}},
        .read = ReadGptNeoX},
       {.name = "falcon",
        .model_types = {"falcon"},

@@ -3,6 +3,7 @@
 #define TACC_GRAPH_IMPORT_FAMILIES_H_
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,12 @@ struct Family {
   // Modules that peft adapts unless told otherwise; empty: it does not know the family.
   // Source: peft 0.21, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
   std::vector<std::string> lora_targets;
+  // Ends of the paths of modules that transformers calls otherwise than the files do, and what it calls them.
+  // Source: transformers 5.23, conversion_mapping.py.
+  std::map<std::string, std::string> renamed_modules;
+  // Last names of modules that peft takes for those of experts wherever they are, as it reads adapters that were made
+  // before transformers 5 put experts together. Source: peft 0.21, transformers_weight_conversion.py.
+  std::set<std::string> taken_for_experts;
   // How many layers its files may hold behind the last one, which guess further tokens and are no part of the model.
   int64_t layers_behind = 0;
   // Reads the rest; problems stay in the reader.

@@ -233,6 +233,8 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   model.residual_module = spec.names.embedding;
   model.head_module = spec.names.head;
   if (model.head_path.empty()) model.head_path = spec.names.head;
+  model.renamed_modules = read->family.renamed_modules;
+  model.taken_for_experts = read->family.taken_for_experts;
   model.lora_targets = read->family.lora_targets;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) model.units.push_back(spec.LayerPath(layer));
   return model;

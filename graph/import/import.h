@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,11 @@ struct ImportedModel {
   // Of a model with tied embeddings whose files have both matrices: whether their values differ.
   std::optional<bool> own_head;
   // For adapters: the head, as the graph's names have it and as transformers does; what they leave out of the paths of
-  // all other modules ("transformer."); the modules that peft adapts in this family unless told otherwise, empty: all
-  // linear ones.
+  // all other modules ("transformer."); the ends of paths that transformers calls otherwise; the last names that peft
+  // takes for experts'; the modules that peft adapts in this family unless told otherwise, empty: all linear ones.
   std::string head_module, head_path, base_prefix;
+  std::map<std::string, std::string> renamed_modules;
+  std::set<std::string> taken_for_experts;
   std::vector<std::string> lora_targets;
   std::string adapter_config;      // once adapters were added: their adapter_config.json (Finetune)
   std::vector<std::string> notes;  // what the user should know of how the model was read, a sentence or two each

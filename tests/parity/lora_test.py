@@ -42,6 +42,8 @@ CASES = [
     ("phi3", None, ["qkv_proj", "gate_up_proj"]),
     ("mixtral", None, ["q_proj", "v_proj", "o_proj"]),
     ("olmoe", None, ["k_proj", "v_proj"]),
+    ("qwen2_moe", None, ["v_proj", "shared_expert_gate", "shared_expert.down_proj"]),
+    ("deepseek_v2", None, ["q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
     ("gpt_oss", None, ["q_proj", "v_proj", "o_proj"]),
 ]
 

@@ -139,6 +139,19 @@ TEST_F(ExportAdapterTest, MergesIntoTheBase) {
   EXPECT_EQ(ReadExported("norm.weight", {2}), kTrainedNorm);
 }
 
+// As GPT-2's, where its head is its own: fan_in_fan_out is said once, of both.
+TEST_F(ExportAdapterTest, MergesAHeadThatLiesOtherwiseThanTheLayers) {
+  const std::string checkpoint = WriteCheckpoint(
+      {{absl::StrCat(kModule, ".lora_A.weight"), {1, 2}, kA}, {absl::StrCat(kModule, ".lora_B.weight"), {6, 1}, kB}},
+      {{"adapter_config", R"({"r": 1, "lora_alpha": 2, "fan_in_fan_out": true})"},
+       {"frozen", {"layers.0.qk.weight", "norm.weight"}}});
+  const auto result =
+      ExportCheckpoint({.checkpoint = checkpoint, .out_dir = out_, .adapters = ExportRequest::Adapters::kMerged});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(ReadExported("layers.0.qk.weight", {6, 2}),
+              ElementsAre(21, 42, 43, 84, 65, 126, 87, 168, 109, 210, 131, 252));
+}
+
 TEST_F(ExportAdapterTest, AnotherBaseIsNamed) {
   const std::string checkpoint = AdapterCheckpoint();
   const ExportRequest merged = {

@@ -72,7 +72,7 @@ absl::StatusOr<std::shared_ptr<std::vector<float>>> ReadAll(const ExportTensor& 
 // How the products of adapters are added to the matrices of the model.
 struct Adding {
   double scale = 1;
-  bool transposed = false;  // The matrices are [in, out].
+  bool transposed = false;  // The matrices of layers are [in, out]; that of a head need not be.
 };
 
 absl::StatusOr<Adding> AddingOf(const std::string& adapter_config) {
@@ -283,12 +283,14 @@ absl::Status MergeAdapters(const std::string& adapter_config, const std::vector<
     const auto up = ups.find(module);
     const std::vector<int64_t>& shape = down->tensor.shape;  // [rank, in]
     const bool is_alone = weight != nullptr && up != ups.end() && weight->sources.size() == 1 && shape.size() == 2;
-    const int64_t num_rows = is_alone ? weight->sources[0].num_rows : 0;
-    const int64_t width = is_alone ? weight->sources[0].row_elements : 0;
-    const int64_t num_in = adding->transposed ? num_rows : width, num_out = adding->transposed ? width : num_rows;
-    const bool fits =
-        is_alone && shape[1] == num_in && up->second->tensor.shape == std::vector<int64_t>{num_out, shape[0]};
-    if (!fits) {
+    const auto fits = [&](bool transposed) {
+      if (!is_alone) return false;
+      const int64_t num_rows = weight->sources[0].num_rows, width = weight->sources[0].row_elements;
+      const std::vector<int64_t> of_up = {transposed ? width : num_rows, shape[0]};
+      return shape[1] == (transposed ? num_rows : width) && up->second->tensor.shape == of_up;
+    };
+    const bool transposed = adding->transposed && fits(true);
+    if (!transposed && !fits(false)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the adapter of ", module, ", with A ", ShapeText(shape), ", fits no weight of the base model",
                        weight == nullptr ? "" : absl::StrCat(": it is ", ShapeText(weight->tensor.shape))));
@@ -297,9 +299,9 @@ absl::Status MergeAdapters(const std::string& adapter_config, const std::vector<
     if (!a.ok()) return a.status();
     if (!b.ok()) return b.status();
     const int64_t rank = shape[0];
-    const Factor of_in = {*a, 1, num_in}, of_out = {*b, rank, 1};
-    weight->sources[0] = WithProduct(std::move(weight->sources[0]), adding->transposed ? of_in : of_out,
-                                     adding->transposed ? of_out : of_in, rank, adding->scale);
+    const Factor of_in = {*a, 1, shape[1]}, of_out = {*b, rank, 1};
+    weight->sources[0] = WithProduct(std::move(weight->sources[0]), transposed ? of_in : of_out,
+                                     transposed ? of_out : of_in, rank, adding->scale);
   }
   return absl::OkStatus();
 }

@@ -22,19 +22,18 @@ using nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr size_t kMaxListed = 20;
+// As of train.lora.
+constexpr int64_t kMaxRank = 65536;
+constexpr double kMaxAlpha = 1e6;
 // Before the name that a tensor has in the model.
 constexpr char kPrefix[] = "base_model.model.";
 
 // Keys that say nothing of what is computed.
 const std::set<std::string>& HarmlessKeys() {
-  static const std::set<std::string> kKeys = {"auto_mapping",      "peft_version",
-                                              "revision",          "inference_mode",
-                                              "task_type",         "peft_type",
-                                              "megatron_core",     "qalora_group_size",
-                                              "init_lora_weights", "base_model_name_or_path",
-                                              "loftq_config",      "runtime_config",
-                                              "lora_dropout",      "ensure_weight_tying",
-                                              "fan_in_fan_out"};  // the last follows from the model
+  static const std::set<std::string>
+      kKeys = {"auto_mapping",   "peft_version",        "revision",      "inference_mode",
+               "task_type",      "megatron_core",       "loftq_config",  "qalora_group_size",
+               "runtime_config", "ensure_weight_tying", "fan_in_fan_out"};  // the last follows from the model
   return kKeys;
 }
 
@@ -48,9 +47,19 @@ class ConfigValues {
  public:
   ConfigValues(const json& config, std::string path) : config_(config), path_(std::move(path)) {}
 
-  void Get(const char* key, double least, double* out) {
+  void Get(const char* key, int64_t least, int64_t most, int64_t* out) {
     if (const json* value = Find(key)) {
-      if (!value->is_number() || value->get<double>() < least) return Wrong(key, *value);
+      // A whole number too large for int64 is unsigned.
+      if (!value->is_number_integer() || value->get<double>() < static_cast<double>(least) ||
+          value->get<double>() > static_cast<double>(most))
+        return Wrong(key, *value, absl::StrCat("; wanted a whole number from ", least, " to ", most));
+      *out = value->get<int64_t>();
+    }
+  }
+  void Get(const char* key, double least, double most, double* out) {
+    if (const json* value = Find(key)) {
+      if (!value->is_number() || value->get<double>() < least || value->get<double>() > most)
+        return Wrong(key, *value, absl::StrCat("; wanted a number from ", least, " to ", most));
       *out = value->get<double>();
     }
   }
@@ -73,6 +82,18 @@ class ConfigValues {
     const json* value = Find(key);
     return value != nullptr && value->is_string() ? value->get<std::string>() : "";
   }
+  // How the adapter began. Some ways take out of the base's weights what the adapter begins with, so that it is of
+  // other weights than the base's.
+  void CheckInit() {
+    const json* value = Find("init_lora_weights");
+    if (value == nullptr || value->is_boolean()) return;
+    for (const char* keeps_base : {"gaussian", "eva", "mica", "orthogonal"}) {
+      if (*value == keeps_base) return;
+    }
+    Wrong("init_lora_weights", *value,
+          ": with it peft changes the weights that the adapter is of; save the adapter with save_pretrained(DIR, "
+          "path_initial_model_for_weight_conversion=...), which makes one of the base model");
+  }
   // What was not asked for.
   void RefuseOthers() {
     for (const auto& item : config_.items()) {
@@ -91,7 +112,9 @@ class ConfigValues {
     const auto it = config_.find(key);
     return it == config_.end() || it->is_null() ? nullptr : &*it;
   }
-  void Wrong(const char* key, const json& value) { Fail(absl::StrCat(key, " = ", value.dump(), " is not supported")); }
+  void Wrong(const char* key, const json& value, const std::string& more = "") {
+    Fail(absl::StrCat(key, " = ", value.dump(), " is not supported", more));
+  }
 
   const json& config_;
   const std::string path_;
@@ -109,15 +132,14 @@ absl::StatusOr<AdapterFolder> ReadAdapterFolder(const std::string& dir) {
   AdapterFolder folder;
   if (const std::string type = values.Text("peft_type"); type != "LORA")
     values.Fail(absl::StrCat("peft_type is \"", type, "\"; wanted an adapter of type LORA"));
-  double r = 8;
-  values.Get("r", 1, &r);
-  folder.options.r = static_cast<int64_t>(r);
-  values.Get("lora_alpha", 0, &folder.options.alpha);
-  values.Get("lora_dropout", 0, &folder.options.dropout);
+  values.Get("r", 1, kMaxRank, &folder.options.r);
+  values.Get("lora_alpha", 0, kMaxAlpha, &folder.options.alpha);
+  values.Get("lora_dropout", 0, 1, &folder.options.dropout);
   values.Get("use_rslora", &folder.options.use_rslora);
   values.Get("target_modules", &folder.options.target_modules);
   values.Get("modules_to_save", &folder.options.modules_to_save);
   folder.base = values.Text("base_model_name_or_path");
+  values.CheckInit();
   values.RefuseOthers();
   TACC_RETURN_IF_ERROR(values.status());
   return folder;

@@ -34,6 +34,8 @@ ImportedModel Import(const json& config, const OpTable& ops) {
   model.forward = *BuildDecoder(read->spec, {.batch = 2, .seq_len = 4}, ops);
   model.head_module = model.head_path = read->spec.names.head;
   model.lora_targets = read->family.lora_targets;
+  model.renamed_modules = read->family.renamed_modules;
+  model.taken_for_experts = read->family.taken_for_experts;
   return model;
 }
 
@@ -53,6 +55,25 @@ json Mixtral() {
   config.erase("attention_bias");
   config.update({{"model_type", "mixtral"}, {"num_local_experts", 4}, {"num_experts_per_tok", 2}});
   return config;
+}
+
+json Qwen2Moe() {
+  json config = Mixtral();
+  config.update({{"model_type", "qwen2_moe"}, {"moe_intermediate_size", 3}, {"shared_expert_intermediate_size", 5}});
+  return config;
+}
+
+json DeepseekV2() {
+  return {
+      {"model_type", "deepseek_v2"}, {"vocab_size", 11},         {"hidden_size", 8},           {"intermediate_size", 6},
+      {"num_hidden_layers", 2},      {"num_attention_heads", 4}, {"num_key_value_heads", 4},   {"n_routed_experts", 4},
+      {"num_experts_per_tok", 2},    {"q_lora_rank", 6},         {"moe_intermediate_size", 3}, {"kv_lora_rank", 4},
+      {"first_k_dense_replace", 1},  {"qk_nope_head_dim", 4},    {"qk_rope_head_dim", 2},      {"v_head_dim", 3}};
+}
+
+json GptNeoX() {
+  return {{"model_type", "gpt_neox"}, {"vocab_size", 11},       {"hidden_size", 32},
+          {"intermediate_size", 6},   {"num_hidden_layers", 1}, {"num_attention_heads", 4}};
 }
 
 json GptOss() {
@@ -174,6 +195,48 @@ TEST(Lora, AllLinearLeavesOutTheHeadTheRouterAndExperts) {
               ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
 }
 
+// A module of one result, whose weight the graph has without that dim.
+TEST(Lora, AdaptsTheWeightOfASharedExpert) {
+  EXPECT_THAT(
+      TargetsOf(Qwen2Moe(), LoraOf({})),
+      ElementsAre("k_proj", "model.layers.0.mlp.shared_expert.down_proj", "model.layers.0.mlp.shared_expert.gate_proj",
+                  "model.layers.0.mlp.shared_expert.up_proj", "o_proj", "q_proj", "shared_expert_gate", "v_proj"));
+  const OpTable ops;
+  ImportedModel model = Import(Qwen2Moe(), ops);
+  ASSERT_TRUE(Finetune(LoraOf({"shared_expert_gate"}), "/model", 5, ops, model).ok());
+  EXPECT_TRUE(VerifyGraph(model.forward, ops).ok());
+  const std::string gate = "model.layers.0.mlp.shared_expert_gate";
+  EXPECT_THAT(Params(model, WeightRole::kAdapter),
+              ElementsAre(absl::StrCat(gate, ".lora_A.weight [2,8]"), absl::StrCat(gate, ".lora_B.weight [2][1,2]")));
+  EXPECT_EQ(json::parse(model.adapter_config)["fan_in_fan_out"], false);
+}
+
+// peft would adapt experts instead, also for layers without them and for the shared ones.
+TEST(Lora, LeavesOutWhatPeftTakesForExperts) {
+  EXPECT_THAT(TargetsOf(DeepseekV2(), LoraOf({})),
+              ElementsAre("kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "q_a_proj", "q_b_proj"));
+  EXPECT_EQ(
+      ErrorOf(DeepseekV2(), LoraOf({"shared_experts.up_proj"})),
+      "train.lora.target_modules: 'shared_experts.up_proj' names model.layers.1.mlp.shared_experts.up_proj, which "
+      "peft takes for a part of experts; leave it out");
+  EXPECT_THAT(ErrorOf(DeepseekV2(), LoraOf({"layers.0.mlp.gate_proj"})), HasSubstr("peft takes for a part of experts"));
+}
+
+// Attention's dropout draws from the same numbers as that of activations.
+TEST(Lora, DropsByKeysThatNothingElseHas) {
+  const OpTable ops;
+  json config = Llama();
+  config["attention_dropout"] = 0.1;
+  ImportedModel model = Import(config, ops);
+  ASSERT_TRUE(Finetune(LoraOf({"all-linear"}, 0.5), "/model", 5, ops, model).ok());
+  std::multiset<int64_t> keys;
+  for (const Node& node : model.forward.nodes) {
+    if (node.op == "dropout") keys.insert(GetAttr<int64_t>(node.attrs, "key"));
+    if (node.op == "attention") keys.insert(GetAttr<int64_t>(node.attrs, "dropout_key"));
+  }
+  EXPECT_THAT(keys, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
 TEST(Lora, TakesWhatPeftTakesForTheFamily) {
   EXPECT_THAT(TargetsOf(Llama(), LoraOf({})), ElementsAre("q_proj", "v_proj"));
   json olmo = Llama();
@@ -202,6 +265,27 @@ TEST(Lora, RefusesWhatIsNoLinearModuleByName) {
   tied["tie_word_embeddings"] = true;
   EXPECT_THAT(ErrorOf(tied, LoraOf({"lm_head"})), HasSubstr("which is an embedding that is the head too (tied)"));
   EXPECT_EQ(ErrorOf(Llama(), LoraOf({"lm_head"})), "");
+}
+
+// peft has transformers' names, by which it would not find what has another one in the model's files.
+TEST(Lora, RefusesModulesThatTransformersCallsOtherwise) {
+  EXPECT_EQ(
+      ErrorOf(GptNeoX(), LoraOf({"lm_head"})),
+      "train.lora.target_modules: 'lm_head' names lm_head, which is called embed_out in the model's files; adapters "
+      "of such a module are not supported: leave it out");
+  EXPECT_THAT(ErrorOf(GptNeoX(), LoraOf({"embed_out"})), HasSubstr("the model has no module 'embed_out'"));
+  EXPECT_THAT(TargetsOf(GptNeoX(), LoraOf({"all-linear"})),
+              ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
+  FinetuneRequest request = LoraOf({"q_proj"});
+  request.lora->modules_to_save = {"gate"};
+  EXPECT_EQ(ErrorOf(Mixtral(), request),
+            "train.lora.modules_to_save: model.layers.0.mlp.gate is called model.layers.0.block_sparse_moe.gate in the "
+            "model's files, and peft would not find it; leave it out");
+  json granite = Mixtral();
+  granite["model_type"] = "granitemoe";
+  request.lora->modules_to_save = {"router"};
+  EXPECT_THAT(ErrorOf(granite, request), HasSubstr("model.layers.0.block_sparse_moe.router is called "
+                                                   "model.layers.0.block_sparse_moe.router.layer in the"));
 }
 
 TEST(Lora, TrainsModulesToSaveWhole) {
@@ -336,12 +420,38 @@ TEST_F(AdapterFolderTest, MayNotDiffer) {
   EXPECT_TRUE(Start({.lora = LoraRequest{.r = 2, .dropout = 0.3, .target_modules = {"q_proj"}}}).ok());
 }
 
+TEST_F(AdapterFolderTest, MayHaveBegunInAnyWayThatLeavesItsBaseAsItWas) {
+  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}});
+  for (const json& init : json{true, false, nullptr, "gaussian", "eva"}) {
+    WriteConfig({{"init_lora_weights", init}});
+    EXPECT_TRUE(Start().ok()) << init;
+  }
+}
+
+TEST_F(AdapterFolderTest, DropoutOfAllIsOfNoTraining) {
+  WriteConfig({{"lora_dropout", 1.0}});
+  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}});
+  EXPECT_EQ(Start().message(), absl::StrCat("train.lora.lora_dropout: the adapter in ", dir_,
+                                            " has 1; give one below 1 for this training"));
+  EXPECT_TRUE(Start({.lora = LoraRequest{.dropout = 0.5}}).ok());
+}
+
 TEST_F(AdapterFolderTest, FeaturesThatAreNotSupportedAreNamed) {
   const std::string path = dir_ + "/adapter_config.json";
   for (const auto& [changes, wanted] : std::vector<std::pair<json, std::string>>{
            {{{"use_dora", true}}, "use_dora = true is not supported"},
            {{{"rank_pattern", {{"q_proj", 4}}}}, "rank_pattern = {\"q_proj\":4} is not supported"},
            {{{"bias", "all"}}, "bias = \"all\" is not supported"},
+           {{{"r", 2.5}}, "r = 2.5 is not supported; wanted a whole number from 1 to 65536"},
+           {{{"r", 1e300}}, "r = 1e+300 is not supported; wanted a whole number from 1 to 65536"},
+           {{{"lora_alpha", 1e300}}, "lora_alpha = 1e+300 is not supported; wanted a number from 0 to 1e+06"},
+           {{{"lora_dropout", 5}}, "lora_dropout = 5 is not supported; wanted a number from 0 to 1"},
+           {{{"r", 18446744073709551615u}},
+            "r = 18446744073709551615 is not supported; wanted a whole number from 1 to 65536"},
+           {{{"init_lora_weights", "pissa_niter_4"}},
+            "init_lora_weights = \"pissa_niter_4\" is not supported: with it peft changes the weights that the adapter "
+            "is of; save the adapter with save_pretrained(DIR, path_initial_model_for_weight_conversion=...), which "
+            "makes one of the base model"},
            {{{"target_modules", ".*q_proj"}}, "target_modules = \".*q_proj\" is not supported"},
            {{{"peft_type", "IA3"}}, "peft_type is \"IA3\"; wanted an adapter of type LORA"}}) {
     WriteConfig(changes);

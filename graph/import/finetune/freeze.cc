@@ -49,7 +49,7 @@ absl::Status Freeze(const std::vector<std::string>& patterns, Graph& forward) {
       is_frozen = true;
     }
     if (is_frozen) node.attrs["role"] = std::string(Name(WeightRole::kFrozen));
-    any_trained |= !is_frozen;
+    any_trained |= !is_frozen && GetAttr<std::string>(node.attrs, "role") != Name(WeightRole::kBuffer);
     all.insert(all.end(), tensors.begin(), tensors.end());
   }
   for (size_t p = 0; p < patterns.size(); ++p) {

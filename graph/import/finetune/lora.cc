@@ -108,8 +108,15 @@ class Adapters {
  private:
   // As transformers names the module.
   std::string PathOf(const std::string& module) const {
-    return module == model_.head ? model_.head_path : absl::StrCat(model_.base_prefix, module);
+    std::string path = module == model_.head ? model_.head_path : absl::StrCat(model_.base_prefix, module);
+    for (const auto& [end, name] : model_.renamed) {
+      if (EndsWithPath(path, end)) return absl::StrCat(path.substr(0, path.size() - end.size()), name);
+    }
+    return path;
   }
+
+  // The module as the model's files name it.
+  std::string InFiles(const Module& module) const { return ModuleOf(graph_.nodes[module.params[0]].symbol); }
 
   bool IsReadBy(ValueId v, const char* op) const {
     return std::any_of(readers_[v].begin(), readers_[v].end(), [&](int i) { return graph_.nodes[i].op == op; });
@@ -157,11 +164,11 @@ class Adapters {
           return absl::InvalidArgumentError(absl::StrCat("train.lora.modules_to_save: ", path, " is ",
                                                          InWords(module.kind), ", which an adapter cannot hold"));
         }
-        if (PathOf(ModuleOf(graph_.nodes[module.params[0]].symbol)) !=
-            ModuleOf(graph_.nodes[module.params[0]].symbol)) {
-          return absl::InvalidArgumentError(absl::StrCat("train.lora.modules_to_save: the model's files call ", path,
-                                                         " otherwise, without \"", model_.base_prefix,
-                                                         "\", and peft would not find it; leave it out"));
+        if (InFiles(module) != path) {
+          return absl::InvalidArgumentError(absl::StrCat("train.lora.modules_to_save: ", path, " is called ",
+                                                         InFiles(module),
+                                                         " in the model's files, and peft would not find it; leave it "
+                                                         "out"));
         }
         saved_.insert(path);
         found = true;
@@ -183,16 +190,22 @@ class Adapters {
     for (const std::string& name : options_.target_modules) {
       bool found = false;
       for (const auto& [path, module] : modules_) {
-        if (name == kAllLinear ? module.kind != Module::kLinear || path == model_.head_path
-                               : !EndsWithPath(path, name)) {
-          continue;
-        }
+        if (name == kAllLinear ? !IsOfAllLinear(path, module) : !EndsWithPath(path, name)) continue;
         found = true;
         if (saved_.count(path) > 0) continue;
         if (module.kind != Module::kLinear) {
           return absl::InvalidArgumentError(absl::StrCat("train.lora.target_modules: '", name, "' names ", path,
                                                          ", which is ", InWords(module.kind),
                                                          "; adapters go to linear modules, as ", Examples()));
+        }
+        if (model_.taken_for_experts.count(LastOf(path)) > 0) {
+          return absl::InvalidArgumentError(absl::StrCat("train.lora.target_modules: '", name, "' names ", path,
+                                                         ", which peft takes for a part of experts; leave it out"));
+        }
+        if (const std::string stored = InFiles(module); path != stored && path != model_.base_prefix + stored) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("train.lora.target_modules: '", name, "' names ", path, ", which is called ", stored,
+                           " in the model's files; adapters of such a module are not supported: leave it out"));
         }
         targets_.insert(path);
       }
@@ -202,11 +215,17 @@ class Adapters {
     return absl::InvalidArgumentError("train.lora.target_modules leaves no module to adapt");
   }
 
+  bool IsOfAllLinear(const std::string& path, const Module& module) const {
+    return module.kind == Module::kLinear && path != PathOf(model_.head) &&
+           model_.taken_for_experts.count(LastOf(path)) == 0;
+  }
+
   // The names of the linear modules.
   std::string Examples() const {
     std::set<std::string> names;
     for (const auto& [path, module] : modules_) {
-      if (module.kind == Module::kLinear) names.insert(LastOf(path));
+      if (module.kind == Module::kLinear && model_.taken_for_experts.count(LastOf(path)) == 0)
+        names.insert(LastOf(path));
     }
     return absl::StrJoin(names, ", ");
   }
@@ -230,6 +249,8 @@ class Adapters {
     int64_t batch = 1;
     for (const Node& node : graph_.nodes) {
       if (node.op == "dropout") next_key_ = std::max(next_key_, GetAttr<int64_t>(node.attrs, "key") + 1);
+      if (node.attrs.count("dropout_key") > 0)  // attention's
+        next_key_ = std::max(next_key_, GetAttr<int64_t>(node.attrs, "dropout_key") + 1);
       if (node.op != Op::kInput) continue;
       if (node.symbol == "step") step_ = node.results[0];
       if (node.symbol == "sample") sample_ = node.results[0];
@@ -275,9 +296,9 @@ class Adapters {
         (takes ? in_dims : out_dims).push_back(dims[i]);
         (takes ? in_axes : out_axes).push_back(axes[i]);
       }
-      const bool transposed = absl::StartsWith(spec.b, in), plain = absl::StartsWith(spec.b, out);
-      if (!is_linear || in.empty() || out.empty() || !(transposed || plain) ||
-          (of != kNoValue && of != product.operands[0])) {
+      // A module that makes one number has a weight without that dim: `out` is empty.
+      const bool plain = absl::StartsWith(spec.b, out), transposed = !plain && absl::StartsWith(spec.b, in);
+      if (!is_linear || in.empty() || !(transposed || plain) || (of != kNoValue && of != product.operands[0])) {
         return absl::InvalidArgumentError(absl::StrCat("train.lora.target_modules: ", path, ": its product \"", spec.a,
                                                        ",", spec.b, "->", spec.y, "\" is not that of a linear module"));
       }

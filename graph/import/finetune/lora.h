@@ -4,6 +4,8 @@
 #define TACC_GRAPH_IMPORT_FINETUNE_LORA_H_
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,9 @@ struct LoraModel {
   // The head, which is no target of kAllLinear, as the graph's names have it and as transformers does; and what they
   // leave out of the paths that transformers gives all other modules.
   std::string head, head_path, base_prefix;
-  int64_t seed = 0;  // of dropout
+  int64_t seed = 0;                            // of dropout
+  std::map<std::string, std::string> renamed;  // ends of the graph's paths, and what transformers has in their place
+  std::set<std::string> taken_for_experts;     // last names of modules that peft takes for those of experts
 };
 
 // What became of the options.
@@ -49,8 +53,8 @@ struct LoraModules {
 // own, and the graph the inputs "step" and "sample".
 //
 // Errors: InvalidArgument, naming the option and the module: no module has that name (with the nearest), it is no
-// linear module (an embedding, a norm, experts, their router, a head that is tied), or it is to be saved and its weight
-// is that of another module too.
+// linear module (an embedding, a norm, experts, their router, a head that is tied), the files call it otherwise than
+// transformers does, peft takes it for experts, or it is to be saved and its weight is that of another module too.
 absl::StatusOr<LoraModules> AddLora(const LoraOptions& options, const LoraModel& model, const OpTable& ops,
                                     Graph& forward);
 
