@@ -362,6 +362,13 @@ TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {
               HasSubstr("rope_scaling: finetuned = false: only frequencies"));
 }
 
+// An export has no dtype for it: the job would end without a model.
+TEST(ReadModelConfigTest, DtypesThatNoExportHasAreRefused) {
+  EXPECT_EQ(TextOf(With(BaseConfig("llama"), {{"dtype", "float64"}})).status().message(),
+            "config.json: dtype = \"float64\": trained weights are exported in float32 at most; remove this key: F64 "
+            "files are read without it");
+}
+
 TEST(ReadModelConfigTest, GptOssIsStretchedUnlessItSaysOtherwise) {
   const json base = BaseConfig("gpt_oss");
   const json yarn = {{"rope_type", "yarn"},
