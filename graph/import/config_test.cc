@@ -362,6 +362,20 @@ TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {
               HasSubstr("rope_scaling: finetuned = false: only frequencies"));
 }
 
+// An export has no dtype for it: the job would end without a model.
+TEST(ReadModelConfigTest, DtypesThatNoExportHasAreRefused) {
+  EXPECT_EQ(TextOf(With(BaseConfig("llama"), {{"dtype", "float64"}})).status().message(),
+            "config.json: dtype = \"float64\": trained weights are exported in float32 at most; remove this key: F64 "
+            "files are read without it");
+}
+
+TEST(ReadModelConfigTest, BothListsOfLongropeAreChecked) {
+  const json lists = {{"type", "longrope"}, {"short_factor", {1.0, 2.0}}, {"long_factor", {1.0}}};
+  EXPECT_EQ(TextOf(With(BaseConfig("llama"), {{"rope_scaling", lists}})).status().message(),
+            "config.json: rope_scaling: short_factor = [1.0,2.0]: has 2 entries; wanted one for each of 3 pairs\n"
+            "config.json: rope_scaling: long_factor = [1.0]: has 1 entries; wanted one for each of 3 pairs");
+}
+
 TEST(ReadModelConfigTest, GptOssIsStretchedUnlessItSaysOtherwise) {
   const json base = BaseConfig("gpt_oss");
   const json yarn = {{"rope_type", "yarn"},

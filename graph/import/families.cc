@@ -299,10 +299,18 @@ void RefuseQuantized(ConfigReader& reader) {
 
 std::string ReadWeightsDtype(ConfigReader& config) {
   const std::map<std::string, std::string> names = {
-      {"float32", "F32"}, {"bfloat16", "BF16"}, {"float16", "F16"}, {"float64", "F64"}, {"", ""}};
-  const std::string old_name = config.Choice("torch_dtype", names, "");
-  const std::string name = config.Choice("dtype", names, "");
-  return name.empty() ? old_name : name;
+      {"float32", "F32"}, {"bfloat16", "BF16"}, {"float16", "F16"}, {"", ""}};
+  std::string dtype;
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (config.String(key, "") == "float64") {
+      config.Fail(key,
+                  "trained weights are exported in float32 at most; remove this key: F64 files are read without it");
+      continue;
+    }
+    const std::string name = config.Choice(key, names, "");
+    if (!name.empty()) dtype = name;
+  }
+  return dtype;
 }
 
 }  // namespace

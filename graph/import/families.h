@@ -53,7 +53,7 @@ std::set<std::string> HarmlessKeys();
 struct ReadFamily {
   Family family;
   DecoderSpec spec;
-  std::string weights_dtype;        // "F32", "BF16", "F16", "F64" when config.json names one, else empty
+  std::string weights_dtype;        // "F32", "BF16", "F16" when config.json names one, else empty
   std::set<std::string> used_keys;  // keys that were read
 };
 

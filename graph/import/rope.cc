@@ -204,25 +204,22 @@ Rotary ReadLongrope(PlainRope& plain) {
     rope.Fail("original_max_position_embeddings", "wanted more than 1, or attention_factor beside it");
   }
   const double attention = wanted.value_or(factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original)));
-  const bool is_long = static_cast<double>(plain.model.seq_len) > original;
-  Rotary made;
-  std::map<std::string, std::string> lists;
+  const std::string read = static_cast<double>(plain.model.seq_len) > original ? "long_factor" : "short_factor";
+  const size_t count = plain.rotary.inv_freq.size();
+  std::vector<double> factors;
   for (const char* name : {"short_factor", "long_factor"}) {
-    const std::vector<double> factors = rope.Floats(name, 1e-6, kAny);
-    const size_t count = plain.rotary.inv_freq.size();
-    if (factors.size() != count) {
-      rope.Fail(name, absl::StrCat("has ", factors.size(), " entries; wanted one for each of ", count, " pairs"));
-      return plain.rotary;
+    const std::vector<double> given_factors = rope.Floats(name, 1e-6, kAny);
+    if (given_factors.size() != count) {
+      rope.Fail(name, absl::StrCat("has ", given_factors.size(), " entries; wanted one for each of ", count, " pairs"));
     }
-    if (is_long != (name == std::string("long_factor"))) continue;
-    const std::vector<float> frequencies = PositionFrequencies(static_cast<float>(plain.theta), plain.dim);
-    std::vector<float> inverse;
-    for (size_t i = 0; i < count; ++i) inverse.push_back(1.0f / (static_cast<float>(factors[i]) * frequencies[i]));
-    made = ToRotary(inverse, attention);
-    lists[absl::StrCat("rope_", name)] = Print(Attr(factors));
+    if (name == read) factors = given_factors;
   }
-  made = plain.With(std::move(made), {{"attention_factor", attention}});
-  made.facts.insert(lists.begin(), lists.end());
+  if (factors.size() != count) return plain.rotary;
+  const std::vector<float> frequencies = PositionFrequencies(static_cast<float>(plain.theta), plain.dim);
+  std::vector<float> inverse;
+  for (size_t i = 0; i < count; ++i) inverse.push_back(1.0f / (static_cast<float>(factors[i]) * frequencies[i]));
+  Rotary made = plain.With(ToRotary(inverse, attention), {{"attention_factor", attention}});
+  made.facts[absl::StrCat("rope_", read)] = Print(Attr(factors));
   return made;
 }
 

@@ -15,6 +15,7 @@ std::vector<Flip> CommonFlips() {
   return {{"model_type", "t5"},
           {"architectures", {"LlamaForSequenceClassification"}},
           {"dtype", "int8"},
+          {"dtype", "float64"},
           {"torch_dtype", "float8"},
           {"quantization_config", {{"bits", 4}}},
           {"pruned_heads", {{"0", {1}}}},
