@@ -26,7 +26,7 @@ RANK = 3
 
 # Family, case, target modules: separate products with grouped heads; q, k and v fused, of a head after the other, with biases; the same of groups,
 # three weights in our programs, with gate and up fused; one behind the other; matrices that lie transposed in the files (GPT-2's Conv1D); attention
-# of mixtures; a head of its own.
+# of mixtures; the gate of shared experts, of one row; a head of its own.
 CASES = [
     ("llama", "grouped heads, llama3 rope", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
     ("llama", "one kv head, linear rope", ["v_proj", "lm_head"]),
@@ -43,6 +43,7 @@ CASES = [
     ("mixtral", None, ["q_proj", "v_proj", "o_proj"]),
     ("olmoe", None, ["k_proj", "v_proj"]),
     ("gpt_oss", None, ["q_proj", "v_proj", "o_proj"]),
+    ("qwen2_moe", None, ["q_proj", "shared_expert_gate"]),
 ]
 
 

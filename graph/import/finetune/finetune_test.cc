@@ -61,6 +61,13 @@ json GptOss() {
   return config;
 }
 
+json Qwen2Moe() {
+  json config = Llama();
+  config.erase("attention_bias");
+  config.update({{"model_type", "qwen2_moe"}, {"num_experts", 4}, {"num_experts_per_tok", 2}});
+  return config;
+}
+
 FinetuneRequest LoraOf(std::vector<std::string> target_modules, double dropout = 0) {
   FinetuneRequest request;
   request.lora.emplace().target_modules = std::move(target_modules);
@@ -172,6 +179,20 @@ TEST(Lora, AllLinearLeavesOutTheHeadTheRouterAndExperts) {
   EXPECT_THAT(TargetsOf(GptOss(), LoraOf({"all-linear"})), ElementsAre("k_proj", "o_proj", "q_proj", "v_proj"));
   EXPECT_THAT(TargetsOf(ChatGlm(), LoraOf({"all-linear"})),
               ElementsAre("dense", "dense_4h_to_h", "dense_h_to_4h", "query_key_value"));
+}
+
+// A product with a vector: the module has one row in the files.
+TEST(Lora, AdaptsTheGateOfSharedExperts) {
+  const OpTable ops;
+  ImportedModel model = Import(Qwen2Moe(), ops);
+  const absl::Status status = Finetune(LoraOf({"shared_expert_gate"}), "/model", 5, ops, model);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(VerifyGraph(model.forward, ops).ok());
+  const std::string gate = "model.layers.0.mlp.shared_expert_gate";
+  EXPECT_THAT(Params(model, WeightRole::kAdapter),
+              ElementsAre(gate + ".lora_A.weight [2,8]", gate + ".lora_B.weight [2][1,2]"));
+  EXPECT_EQ(json::parse(model.adapter_config)["fan_in_fan_out"], false);
+  EXPECT_EQ(ErrorOf(Qwen2Moe(), LoraOf({"all-linear"})), "");
 }
 
 TEST(Lora, TakesWhatPeftTakesForTheFamily) {

@@ -275,9 +275,9 @@ class Adapters {
         (takes ? in_dims : out_dims).push_back(dims[i]);
         (takes ? in_axes : out_axes).push_back(axes[i]);
       }
-      const bool transposed = absl::StartsWith(spec.b, in), plain = absl::StartsWith(spec.b, out);
-      if (!is_linear || in.empty() || out.empty() || !(transposed || plain) ||
-          (of != kNoValue && of != product.operands[0])) {
+      // Without a letter that it makes it has one row, as the gate of shared experts.
+      const bool plain = absl::StartsWith(spec.b, out), transposed = !plain && absl::StartsWith(spec.b, in);
+      if (!is_linear || in.empty() || !(transposed || plain) || (of != kNoValue && of != product.operands[0])) {
         return absl::InvalidArgumentError(absl::StrCat("train.lora.target_modules: ", path, ": its product \"", spec.a,
                                                        ",", spec.b, "->", spec.y, "\" is not that of a linear module"));
       }
