@@ -328,7 +328,7 @@ def _write(
 
 def _skipped(counts: Counts, is_chat: bool) -> str:
     if is_chat:
-        return f"{counts.dropped:,} conversations longer than --seq-len were dropped"
+        return f"{counts.dropped:,} conversations longer than --seq-len were dropped" if counts.dropped else "the files have no records"
     return (
         f"{counts.empty:,} empty documents and {len(counts.undecodable):,} files that are not UTF-8 text were skipped"
     )
