@@ -297,6 +297,24 @@ def test_a_template_that_is_missing_is_said(tmp_path, tokenizer_dir):
         assert (warning in result.stderr) == is_said
 
 
+@pytest.mark.parametrize(
+    "name, content, want",
+    [
+        ("chat_template.jinja", b"\xe9" + CHATML.encode(), "can't decode byte 0xe9"),
+        ("special_tokens_map.json", b"{", "Expecting property name"),
+        ("tokenizer_config.json", b'{"eos_token": "<|endoftext|>", "chat_template": 5}', "chat_template is a int; wanted a text"),
+        ("tokenizer_config.json", b'{"eos_token": "<|endoftext|>", "chat_template": ["x"]}', "string indices must be"),
+        ("tokenizer_config.json", b'{"eos_token": "<|endoftext|>", "bos_token": 5}', "bos_token"),
+    ],
+)
+def test_files_of_a_tokenizer_that_cannot_be_read_are_named(tmp_path, tokenizer_dir, name, content, want):
+    shutil.copytree(tokenizer_dir, tmp_path / "model")
+    (tmp_path / "model" / name).write_bytes(content)
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": TALK}))
+    message = fails("--chat", "--tokenizer", tmp_path / "model", "--input", tmp_path / "chat.jsonl", "--out", tmp_path / "out")
+    assert f"{tmp_path}/model: transformers cannot read the tokenizer's" in message and want in message
+
+
 def test_half_of_a_surrogate_pair_is_mended(tmp_path, tokenizer_dir):
     records = [{"prompt": "2+2=", "completion": " f\ud800r"}, {"messages": [HI, {"role": "assistant", "content": "o\udc00k"}]}]
     want = tmp_path / "want"
