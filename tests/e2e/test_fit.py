@@ -122,8 +122,16 @@ def test_data_is_prepared_once(client, tmp_path):
     assert (tmp_path / "out/data/index.json").stat().st_mtime_ns == before
     with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, or otherwise"):
         tacc.fit(shape, texts, prepare={"eval_fraction": 0.2}, **arguments)
+    with pytest.raises(tacc.ConflictError, match=r"out/data was prepared from other data, or otherwise"):
+        tacc.fit(shape, [*texts[1:], {"text": "other"}], prepare={"eval_fraction": 0.1}, **arguments)
     # The tokenizer of a model's folder is taken.
     (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 500)
     assert (tmp_path / "out/hf/tokenizer.json").exists()
     on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
     assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"
+    (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 501)
+    with pytest.raises(tacc.ConflictError, match=r"on/data was prepared from other data"):
+        tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
+    (tmp_path / "on/fit.json").write_text("{")
+    with pytest.raises(tacc.ConflictError, match=r"on/fit.json cannot be read"):
+        tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})

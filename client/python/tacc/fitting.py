@@ -18,6 +18,7 @@ from tacc.config import Config
 from tacc.config_sections import TrainOptions
 from tacc.display import near
 from tacc.errors import ConflictError, InputError
+from tacc.in_memory import digest
 from tacc.messages import JobStatus
 
 _MADE = "fit.json"  # In the output folder: of what its data was prepared.
@@ -84,7 +85,8 @@ def fit(
         model: Folder of a Hugging Face model. Or a configuration of `transformers`, or a dict as in config.json: a new model of this shape
             with random weights, written to `output_dir`/model.
         data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
-            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data.
+            `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other
+            data there is a ConflictError; of an iterable that can be read only once, it cannot be told.
         output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it.
         name: Of the job. None: that of `config`, else of the output folder.
         config: What else the job says: a `Config`, a dict, or the path of a job file. What is given here is laid over it.
@@ -98,7 +100,7 @@ def fit(
 
     Raises:
         InputError, InvalidJobError: Something that was given is wrong; all that is, at once.
-        ConflictError: Another job trains in `output_dir`.
+        ConflictError: Another job trains in `output_dir`, or it has the training of another model or of other data.
         JobFailedError, JobCancelledError, AnswerTimeoutError: As `Job.wait`.
     """
     from tacc.reporting import check_names
@@ -195,11 +197,14 @@ class _Made:
     def model(self, shape: dict[str, Any]) -> str:
         """The folder of a new model of this shape."""
         path = self._out / "model/config.json"
-        text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
+        try:
+            text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
+        except (TypeError, ValueError) as error:
+            raise InputError(f"model is no config.json: {error}") from error
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
-        elif json.loads(path.read_text()) != json.loads(text):
+        elif _read(path) != json.loads(text):
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
         return str(path.parent)
 
@@ -212,9 +217,9 @@ class _Made:
     def data(self, data: Any, options: dict[str, Any]) -> Path:
         """The prepared folder of this data."""
         folder, note = self._out / "data", self._out / _MADE
-        of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
+        of = {"data": _contents(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
         if (folder / "index.json").exists():
-            if json.loads(note.read_text()) != of:
+            if _read(note) != of:
                 raise ConflictError(
                     f"{folder} was prepared from other data, or otherwise ({note} says how); choose another output_dir, or remove the folder"
                 )
@@ -233,12 +238,38 @@ def _write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _source(data: Any) -> Any:
-    """What tells data apart from other data, where that can be told without reading it."""
+def _read(path: Path) -> Any:
+    """What `fit` wrote before."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConflictError(
+            f"{path} cannot be read ({error}), so what {path.parent} was made of cannot be told; choose another output_dir, or remove the folder"
+        ) from error
+
+
+def _contents(data: Any) -> Any:
+    """What tells data apart from other data: paths with the bytes there, or the records, where they can be read twice."""
     if isinstance(data, str | os.PathLike):
-        return os.path.abspath(data)
+        return [os.path.abspath(data), _num_bytes(data)]
+    if isinstance(data, list | tuple) and data and all(isinstance(item, str | os.PathLike) for item in data):
+        return [[os.path.abspath(item), _num_bytes(item)] for item in data]
+    records = digest(data)
+    return f"{type(data).__name__} {records}" if records else _source(data)
+
+
+def _num_bytes(path: str | os.PathLike[str]) -> int:
+    """Of a file, or of the files in a folder."""
+    inside = (os.path.join(here, name) for here, _, names in os.walk(path) for name in names)
+    return sum(os.path.getsize(file) for file in ([path] if os.path.isfile(path) else inside) if os.path.isfile(file))
+
+
+def _source(data: Any) -> Any:
+    """The same of what is not read: paths alone, and the types of others."""
     if isinstance(data, list | tuple) and all(isinstance(item, str | os.PathLike) for item in data):
         return [os.path.abspath(item) for item in data]
+    if isinstance(data, os.PathLike):
+        return os.path.abspath(data)
     fingerprint = getattr(data, "_fingerprint", None)  # Of a datasets.Dataset.
     return f"{type(data).__name__} {fingerprint}" if fingerprint else type(data).__name__
 

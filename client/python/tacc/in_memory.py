@@ -4,6 +4,7 @@ They go through a file of JSON lines: a tokenizer's training reads them once mor
 generator can be read only once. So memory holds a few of them at a time, and they give what a file of theirs gives.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -58,6 +59,16 @@ def paths_or_records(data: Any) -> list[str] | Records:
     if _is_of(data, "datasets", "Dataset", "IterableDataset"):
         return Records(lambda columns: _rows_of_dataset(data, columns), place, total)
     return Records(lambda columns: data, place, total)
+
+
+def digest(data: Any) -> str | None:
+    """SHA-256 of records, if they are a list or a table, which can be read twice."""
+    if not isinstance(data, list | tuple) and not _is_of(data, "pandas", "DataFrame", "Series"):
+        return None
+    given, sha256 = paths_or_records(data), hashlib.sha256()
+    for item in [] if isinstance(given, list) else given.rows(list):
+        sha256.update(json.dumps(item, default=_plain, skipkeys=True).encode() + b"\n")
+    return sha256.hexdigest()
 
 
 def _is_of(data: Any, module: str, *names: str) -> bool:
