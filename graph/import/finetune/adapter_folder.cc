@@ -28,21 +28,18 @@ constexpr char kPrefix[] = "base_model.model.";
 
 // Keys that say nothing of what is computed.
 const std::set<std::string>& HarmlessKeys() {
-  static const std::set<std::string> kKeys = {"auto_mapping",
-                                              "peft_version",
-                                              "revision",
-                                              "inference_mode",
-                                              "task_type",
-                                              "peft_type",
-                                              "megatron_core",
-                                              "qalora_group_size",
-                                              "init_lora_weights",
-                                              "base_model_name_or_path",
-                                              "loftq_config",
-                                              "runtime_config",
-                                              "ensure_weight_tying",
-                                              "fan_in_fan_out"};  // the last follows from the model
+  static const std::set<std::string> kKeys = {
+      "auto_mapping",   "peft_version",        "revision",          "inference_mode", "task_type",
+      "peft_type",      "megatron_core",       "qalora_group_size", "loftq_config",   "base_model_name_or_path",
+      "runtime_config", "ensure_weight_tying", "fan_in_fan_out"};  // the last follows from the model
   return kKeys;
+}
+
+// Ways to begin an adapter that leave the base as it is. All others (pissa, olora, corda, loftq, ...) change the base's
+// weights: what was trained is then not this base and the adapter, and peft changes the base again when it reads it.
+bool LeavesBase(const json& init) {
+  static const std::set<std::string> kNames = {"gaussian", "orthogonal", "eva", "mica"};
+  return init.is_boolean() || (init.is_string() && kNames.count(init.get<std::string>()) > 0);
 }
 
 bool IsEmpty(const json& value) {
@@ -102,6 +99,14 @@ class ConfigValues {
     const json* value = Find(key);
     return value != nullptr && value->is_string() ? value->get<std::string>() : "";
   }
+  void RefuseChangedBase() {
+    const json* init = Find("init_lora_weights");
+    if (init == nullptr || LeavesBase(*init)) return;
+    Fail(absl::StrCat("init_lora_weights = ", Shown(init->dump()),
+                      " changes the base's weights; save the adapter as one of the unchanged base, with peft's "
+                      "save_pretrained(path_initial_model_for_weight_conversion=...), or give the changed base as "
+                      "model.path and write true here"));
+  }
   // What was not asked for.
   void RefuseOthers() {
     for (const auto& item : config_.items()) {
@@ -160,6 +165,7 @@ absl::StatusOr<AdapterFolder> ReadAdapterFolder(const std::string& dir) {
   values.Get("target_modules", &folder.options.target_modules);
   values.Get("modules_to_save", &folder.options.modules_to_save);
   folder.base = values.Text("base_model_name_or_path");
+  values.RefuseChangedBase();
   values.RefuseOthers();
   TACC_RETURN_IF_ERROR(values.status());
   return folder;

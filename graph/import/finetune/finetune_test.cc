@@ -378,6 +378,21 @@ TEST_F(AdapterFolderTest, ValuesThatNoAdapterHasAreNamed) {
   }
 }
 
+TEST_F(AdapterFolderTest, AnAdapterThatBeganByChangingTheBaseIsRefused) {
+  for (const json& init : std::vector<json>{true, false, nullptr, "gaussian", "orthogonal", "eva", "mica"}) {
+    WriteConfig({{"init_lora_weights", init}});
+    EXPECT_TRUE(ReadAdapterFolder(dir_).ok()) << init;
+  }
+  for (const char* init : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "other"}) {
+    WriteConfig({{"init_lora_weights", init}});
+    EXPECT_EQ(ReadAdapterFolder(dir_).status().message(),
+              absl::StrCat(dir_, "/adapter_config.json: init_lora_weights = \"", init,
+                           "\" changes the base's weights; save the adapter as one of the unchanged base, with peft's "
+                           "save_pretrained(path_initial_model_for_weight_conversion=...), or give the changed base as "
+                           "model.path and write true here"));
+  }
+}
+
 TEST_F(AdapterFolderTest, FilesThatAreNoAdaptersAreNamed) {
   EXPECT_EQ(Start().message(), absl::StrCat("train.lora.init_from: ", dir_,
                                             " has no adapter_config.json; give the folder of an adapter as peft's "
