@@ -88,6 +88,7 @@ absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::stri
 absl::Status ReadHeader(const std::string& dir, const std::string& file, StoredWeights* weights) {
   const std::string path = absl::StrCat(dir, "/", file);
   std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return Damaged(path, "not a file");  // a pipe would be waited for
   const uintmax_t size = std::filesystem::file_size(path, error);
   std::ifstream in(path, std::ios::binary);
   if (error || !in) return Damaged(path, "cannot be opened");
@@ -178,11 +179,6 @@ double FloatAt(const std::string& dtype, const std::string& data, size_t index) 
   return half >> 15 != 0 ? -size : size;
 }
 
-// Bytes of an element that FloatAt reads, or 0.
-int64_t FloatBytes(const std::string& dtype) {
-  return dtype == "F64" || dtype == "F32" || dtype == "BF16" || dtype == "F16" ? StoredByteSize(dtype) : 0;
-}
-
 // The next bytes of a tensor.
 absl::Status ReadNext(const std::string& path, int64_t bytes, std::ifstream& in, std::string* data) {
   data->resize(bytes);
@@ -207,6 +203,10 @@ class Problems {
 };
 
 }  // namespace
+
+bool IsOfWeights(const std::string& dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16" || dtype == "F64";
+}
 
 std::vector<WantedTensor> WantedTensors(const Graph& graph, const std::function<bool(const Node& param)>& is_wanted) {
   std::vector<WantedTensor> wanted;
@@ -271,7 +271,7 @@ absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
 
 absl::StatusOr<bool> AreEqual(const std::string& dir, const StoredTensor& a, const StoredTensor& b) {
   constexpr int64_t kElements = 1 << 18;  // at a time
-  const bool are_floats = FloatBytes(a.dtype) > 0 && FloatBytes(b.dtype) > 0;
+  const bool are_floats = IsOfWeights(a.dtype) && IsOfWeights(b.dtype);
   if (a.dims != b.dims || (a.dtype != b.dtype && !are_floats)) return false;
   const std::string paths[] = {absl::StrCat(dir, "/", a.file), absl::StrCat(dir, "/", b.file)};
   std::ifstream in_a(paths[0], std::ios::binary), in_b(paths[1], std::ios::binary);
@@ -308,9 +308,9 @@ absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check
       shapes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" has shape ", DimsToString(found.dims),
                               ", but by config.json it is ", DimsToString(tensor.dims)));
     }
-    if (found.dtype != "F32" && found.dtype != "BF16" && found.dtype != "F16" && found.dtype != "F64") {
-      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
-                              "; wanted F32, BF16, F16 or F64"));
+    if (!IsOfWeights(found.dtype)) {
+      dtypes.Add(
+          absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype, "; wanted ", kWeightTypes));
     } else if (!check.dtype.empty() && found.dtype != check.dtype && !(tensor.may_be_f32 && found.dtype == "F32")) {
       dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
                               ", but config.json says dtype ", check.dtype, "; correct or remove that key"));

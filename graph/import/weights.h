@@ -14,6 +14,10 @@
 
 namespace tacc::graph {
 
+// Types of safetensors that weights may have, and their names for messages.
+bool IsOfWeights(const std::string& dtype);
+inline constexpr char kWeightTypes[] = "F32, BF16, F16 or F64";
+
 struct StoredTensor {
   std::string file;   // name of the file in the folder
   std::string dtype;  // as in safetensors: "F32", "BF16", ...

@@ -144,6 +144,12 @@ def test_data_is_prepared_once(client, tmp_path):
     assert (tmp_path / "out/hf/tokenizer.json").exists()
     on = tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
     assert json.loads((tmp_path / "on/data/index.json").read_text())["tokenizer"] == index["tokenizer"] and on.status.phase == "finished"
+    (tmp_path / "more.txt").write_text("1 and 2 are 3.\n" * 501)
+    with pytest.raises(tacc.ConflictError, match=r"on/data was prepared from other data"):
+        tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
+    (tmp_path / "on/fit.json").write_text("{")
+    with pytest.raises(tacc.ConflictError, match=r"on/fit.json cannot be read"):
+        tacc.fit(result, tmp_path / "more.txt", **{**arguments, "output_dir": tmp_path / "on"})
 
 
 def test_what_a_generator_gives_is_not_read_again(client, tmp_path):

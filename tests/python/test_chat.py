@@ -297,6 +297,24 @@ def test_a_template_that_is_missing_is_said(tmp_path, tokenizer_dir):
         assert (warning in result.stderr) == is_said
 
 
+@pytest.mark.parametrize(
+    "name, content, want",
+    [
+        ("chat_template.jinja", b"\xe9" + CHATML.encode(), "can't decode byte 0xe9"),
+        ("special_tokens_map.json", b"{", "Expecting property name"),
+        ("tokenizer_config.json", b'{"eos_token": "<|endoftext|>", "chat_template": 5}', "chat_template is a int; wanted a text"),
+        ("tokenizer_config.json", b'{"eos_token": "<|endoftext|>", "chat_template": ["x"]}', "string indices must be"),
+        ("tokenizer_config.json", b'{"eos_token": "<|endoftext|>", "bos_token": 5}', "bos_token"),
+    ],
+)
+def test_files_of_a_tokenizer_that_cannot_be_read_are_named(tmp_path, tokenizer_dir, name, content, want):
+    shutil.copytree(tokenizer_dir, tmp_path / "model")
+    (tmp_path / "model" / name).write_bytes(content)
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": TALK}))
+    message = fails("--chat", "--tokenizer", tmp_path / "model", "--input", tmp_path / "chat.jsonl", "--out", tmp_path / "out")
+    assert f"{tmp_path}/model: transformers cannot read the tokenizer's" in message and want in message
+
+
 def test_half_of_a_surrogate_pair_is_mended(tmp_path, tokenizer_dir):
     records = [{"prompt": "2+2=", "completion": " f\ud800r"}, {"messages": [HI, {"role": "assistant", "content": "o\udc00k"}]}]
     want = tmp_path / "want"
@@ -356,7 +374,13 @@ def test_a_tokenizer_is_trained_on_what_is_said(tmp_path):
         ({"instruction": "x", "input": 3, "output": "y"}, '"input" is a int; wanted a text'),
         ({"messages": TALK, "tools": [{"name": "f"}]}, 'the field "tools" would change what is said, and is not read'),
         ({"messages": TALK, "system": "Be kind."}, 'the field "system" would change what is said, and is not read; write it as'),
+        ({"messages": TALK, "functions": [{"name": "f"}]}, 'the field "functions" would change what is said'),
+        ({"messages": TALK, "videos": ["x.mp4"]}, 'the field "videos" would change what is said'),
         ({"messages": [HI, {**HELLO, "weight": 0}]}, "message 2: weight 0: weights are not read"),
+        ({"messages": [HI, {**HELLO, "weight": 0.5}]}, "message 2: weight 0.5: weights are not read"),
+        ({"messages": [HI, {**HELLO, "from": "human"}]}, 'message 2: has "role" and "from", which say the same: leave one out'),
+        ({"messages": [HI, {**HELLO, "value": "x"}]}, 'message 2: has "content" and "value", which say the same: leave one out'),
+        ({"messages": TALK, "source": json.loads("[" * 800 + "]" * 800)}, "lists or objects in it are nested too deep"),
         ({"messages": [HI, {**HELLO, "content": None}]}, "message 2 (assistant): content is null; wanted a text"),
         ({"messages": [HI, {**HELLO, "function_call": {"name": "f"}}]}, "message 2: function_call: only system, user"),
         ({"messages": [HI, {"role": "tool", "content": "3"}]}, '"messages", message 2: role \'tool\': only system, user, assistant'),
@@ -381,6 +405,24 @@ def test_bad_records_are_named(tmp_path, tokenizer_dir, record, want):
     message = fails("--chat", "--seq-len", 64, "--tokenizer", tokenizer_dir, "--input", path, "--out", tmp_path / "out")
     assert f"{path}:3: " in message and want in message
     assert not (tmp_path / "out").exists()
+
+
+def test_a_field_that_is_there_twice_is_named(tmp_path, tokenizer_dir):
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "A", "content": "B"}]}')
+    (tmp_path / "b.jsonl").write_text('{"text": "A"}\n{"text": "A", "text": "B"}')
+    (tmp_path / "c.json").write_text('[{"prompt": "A", "completion": "B", "prompt": "C"}]')
+    (tmp_path / "d.csv").write_text("prompt,completion,prompt\nA,B,C\n")
+    wants = [
+        ("a.jsonl", '--chat', 'a.jsonl:1: not a JSON record: the field "content" is there twice'),
+        ("b.jsonl", '--separate-documents', 'b.jsonl:2: not a JSON record: the field "text" is there twice'),
+        ("c.json", '--chat', 'c.json: not JSON: the field "prompt" is there twice'),
+        ("d.csv", '--chat', 'd.csv:1: the field "prompt" is there twice in the first line; rename one'),
+    ]
+    for name, option, want in wants:
+        assert want in fails(option, "--tokenizer", tokenizer_dir, "--input", tmp_path / name, "--out", tmp_path / "out")
+    (tmp_path / "e.jsonl").write_text("\n\n")
+    message = fails("--chat", "--tokenizer", tokenizer_dir, "--input", tmp_path / "e.jsonl", "--out", tmp_path / "out")
+    assert "no input text: the files have no records" in message
 
 
 def test_what_a_template_refuses_or_cannot_tell_is_named(tmp_path, tokenizer_dir):

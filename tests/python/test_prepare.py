@@ -353,6 +353,16 @@ def test_progress(tmp_path, capsys):
         (iter(TEXTS), {"train_tokenizer": 300}, "give either tokenizer, a folder, or train_tokenizer, the size"),
         (iter(TEXTS), {"tokenizer": 3}, "tokenizer is a int; wanted a folder with tokenizer.json, or a fast tokenizer"),
         (iter(TEXTS), {"tokenizer": "none"}, "tokenizer none: no such folder"),
+        (iter(TEXTS), {"seq_len": "64"}, "seq_len '64': must be a whole number"),
+        (iter(TEXTS), {"seq_len": float("nan")}, "seq_len nan: must be a whole number"),
+        (iter(TEXTS), {"seed": 1.5}, "seed 1.5: must be a whole number"),
+        (iter(TEXTS), {"processes": True}, "processes True: must be a whole number"),
+        (iter(TEXTS), {"eval_fraction": "x"}, "eval_fraction 'x': must be a number"),
+        (iter(TEXTS), {"chat": "yes"}, "chat 'yes': must be True or False"),
+        (iter(TEXTS), {"separate_documents": 1}, "separate_documents 1: must be True or False"),
+        (iter(TEXTS), {"eos_token": 5}, "eos_token 5: must be a text"),
+        (iter(TEXTS), {"text_field": None}, "text_field None: must be a text"),
+        (iter(TEXTS), {"include": 5}, "include: patterns must be texts"),
     ],
 )
 def test_what_cannot_be_is_named(tmp_path, monkeypatch, tokenizer_dir, data, options, want):

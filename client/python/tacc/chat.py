@@ -44,9 +44,18 @@ def open_template(folder: Path, eos_token: str) -> Any:
     return tokenizer
 
 
-def add_default_template(folder: Path, eos_token: str) -> bool:
-    """Writes DEFAULT_TEMPLATE where the tokenizer in `folder` has no template, and says whether."""
-    if open_template(folder, eos_token).chat_template:
+def add_default_template(folder: Path, eos_token: str, given: Path) -> bool:
+    """Writes DEFAULT_TEMPLATE where the tokenizer in `folder`, a copy of `given`, has no template, and says whether."""
+    try:
+        template = open_template(folder, eos_token).chat_template
+        if template and not isinstance(template, str | dict):
+            raise ValueError(f"chat_template is a {type(template).__name__}; wanted a text")
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises what comes.
+        files = f"tokenizer_config.json, special_tokens_map.json or {TEMPLATE_FILE}"
+        raise InputError(f"{given}: transformers cannot read the tokenizer's {files}: {error}; mend it") from error
+    if template:
         return False
     (folder / TEMPLATE_FILE).write_text(DEFAULT_TEMPLATE, encoding="utf-8")
     return True
@@ -173,7 +182,7 @@ class ChatEncoder:
             try:
                 self._template = tokenizer.get_chat_template()
             except ValueError as error:  # Several, and none of them the default one.
-                raise InputError(f"{self._folder}: no chat template to take: {error}") from None
+                raise InputError(f"the tokenizer has no chat template to take: {error}") from None
             self._special_tokens = tokenizer.special_tokens_map
             self._marks_generation = GENERATION.search(self._template) is not None
 

@@ -6,7 +6,7 @@ from typing import Any
 from tacc.records import CONVERSATION_FIELDS, CONVERSATIONS, Record
 
 # Fields that change what a conversation says, and that are not read: with anything in them a record is refused.
-UNREAD = ("tools", "system", "history", "images", "chat_template_kwargs")
+UNREAD = ("tools", "functions", "system", "history", "images", "videos", "audios", "chat_template_kwargs")
 FIELDS = (*(field for form in CONVERSATIONS for field in form), "input", *UNREAD)
 ROLES = ("system", "user", "assistant")
 # What ShareGPT's records call them.
@@ -75,8 +75,11 @@ def _message(record: Record, where: str, given: Any) -> dict[str, Any]:
         raise record.fail(f"{where}: wanted {WANTED}")
     message = {name: value for name, value in given.items() if value is not None}
     for ours, theirs in (("role", "from"), ("content", "value")):
-        if ours not in message and theirs in message:
-            message[ours] = message.pop(theirs)
+        if theirs not in message:
+            continue
+        if ours in message:
+            raise record.fail(f'{where}: has "{ours}" and "{theirs}", which say the same: leave one out')
+        message[ours] = message.pop(theirs)
     if not isinstance(message.get("role"), str):
         raise record.fail(f"{where}: wanted {WANTED}")
     role = message["role"] = OTHER_NAMES.get(message["role"], message["role"])
@@ -85,8 +88,9 @@ def _message(record: Record, where: str, given: Any) -> dict[str, Any]:
     for name in ("tool_calls", "function_call"):
         if message.get(name):
             raise record.fail(f"{where}: {name}: only {', '.join(ROLES)} with text are read; write tool calls as text")
-    if role == "assistant" and not message.get("weight", 1):
-        raise record.fail(f"{where}: weight 0: weights are not read, and this would be learned; leave the record out")
+    if role == "assistant" and message.get("weight", 1) != 1:
+        what = "weights are not read, and this would be learned like any other; leave the record out"
+        raise record.fail(f"{where}: weight {message['weight']!r}: {what}")
     content = message["content"] = _content(record, f"{where} ({role})", message.get("content"))
     if not content.strip() and role != "system":
         raise record.fail(f"{where} ({role}): content is empty; leave the record out")

@@ -93,7 +93,7 @@ class Encoder:
         parts = []
         for piece in task:
             for record in corpus.read_records(piece, conversation.FIELDS):
-                record = replace(record, value=corpus.whole_value(record.value, counts))
+                record = replace(record, value=_whole_value(record, counts))
                 ids, learned = self._fitting(record, *encoder.encode(record), counts)
                 if ids:
                     parts.append(np.array(ids, self._encoding.dtype) | np.where(learned, LEARNED, np.uint32(0)))
@@ -120,6 +120,13 @@ class Encoder:
             return [], []
         counts.truncated += 1
         return [*ids[: longest - 1], ids[-1]], cut
+
+
+def _whole_value(record: Record, counts: Counts) -> dict[str, Any]:
+    try:
+        return dict(corpus.whole_value(record.value, counts))
+    except RecursionError:
+        raise record.fail("lists or objects in it are nested too deep") from None
 
 
 def encode_all(tasks: Iterable[list[Piece]], encoding: Encoding, processes: int) -> Generator[Encoded, None, None]:

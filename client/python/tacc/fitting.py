@@ -88,8 +88,8 @@ def fit(
             with random weights, written to `output_dir`/model.
         data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
             `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other data
-            in the next call is a ConflictError, as far as it can be told: files that have changed since, and what a generator gives, are not
-            looked at again.
+            in the next call is a ConflictError, as far as it can be told: of a file its size is compared, and what a generator gives is not
+            read again.
         output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it. None: `checkpoint.dir`
             of `config`, else runs/fit.
         name: Of the job. None: that of `config`, else of the output folder.
@@ -104,7 +104,7 @@ def fit(
 
     Raises:
         InputError, InvalidJobError: Something that was given is wrong; all that is, at once.
-        ConflictError: Another job trains in `output_dir`.
+        ConflictError: Another job trains in `output_dir`, or it has the training of another model or of other data.
         JobFailedError, JobCancelledError, AnswerTimeoutError: As `Job.wait`.
     """
     from tacc.reporting import check_names
@@ -202,11 +202,14 @@ class _Made:
     def model(self, shape: dict[str, Any]) -> str:
         """The folder of a new model of this shape."""
         path = self._out / "model/config.json"
-        text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
+        try:
+            text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
+        except (TypeError, ValueError) as error:
+            raise InputError(f"model is no config.json: {error}") from error
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
-        elif _model_of(json.loads(path.read_text())) != _model_of(json.loads(text)):
+        elif _model_of(_read(path)) != _model_of(json.loads(text)):
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
         return str(path.parent)
 
@@ -219,9 +222,9 @@ class _Made:
     def data(self, data: Any, options: dict[str, Any]) -> Path:
         """The prepared folder of this data."""
         folder, note = self._out / "data", self._out / _MADE
-        of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
+        of = {"data": _contents(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
         if (folder / "index.json").exists():
-            if not note.exists() or json.loads(note.read_text()) != of:
+            if not note.exists() or _read(note) != of:
                 how = f"{note} says how" if note.exists() else "not by tacc.fit"
                 raise ConflictError(
                     f"{folder} was prepared from other data, or otherwise ({how}); choose another output_dir, remove the folder, or give the folder "
@@ -249,12 +252,23 @@ def _write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def _read(path: Path) -> Any:
+    """What `fit` wrote before."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConflictError(
+            f"{path} cannot be read ({error}), so what {path.parent} was made of cannot be told; choose another output_dir, or remove the folder"
+        ) from error
+
+
 def _source(data: Any) -> Any:
-    """What tells data apart from other data: paths, or a fingerprint of what is in memory. None: that cannot be told, as it can be read only once."""
+    """What tells data apart from other data: paths with the bytes there, or a fingerprint of what is in memory. None: that cannot be told, as it can be
+    read only once."""
     if isinstance(data, str | os.PathLike):
-        return os.path.abspath(data)
-    if isinstance(data, list | tuple) and all(isinstance(item, str | os.PathLike) for item in data):
-        return [os.path.abspath(item) for item in data]
+        return [os.path.abspath(data), _num_bytes(data)]
+    if isinstance(data, list | tuple) and data and all(isinstance(item, str | os.PathLike) for item in data):
+        return [[os.path.abspath(item), _num_bytes(item)] for item in data]
     if fingerprint := getattr(data, "_fingerprint", None):  # Of a datasets.Dataset.
         return f"{type(data).__name__} {fingerprint}"
     if not isinstance(data, Sized):
@@ -265,6 +279,12 @@ def _source(data: Any) -> Any:
     records = paths_or_records(data)
     assert not isinstance(records, list)
     return f"{type(data).__name__} {fingerprint_of(records)}"
+
+
+def _num_bytes(path: str | os.PathLike[str]) -> int:
+    """Of a file, or of the files in a folder."""
+    inside = (os.path.join(here, name) for here, _, names in os.walk(path) for name in names)
+    return sum(os.path.getsize(file) for file in ([path] if os.path.isfile(path) else inside) if os.path.isfile(file))
 
 
 def _word(value: Any) -> Any:

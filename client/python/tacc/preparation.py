@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import numbers
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,7 +50,9 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
             raise InputError("--on-long goes with --chat; texts of any length are taken, a sample after the other")
         text_bytes = sum(file.num_bytes for file in files)
         facts = _make_tokenizer(options, is_chat, files, folder / "tokenizer", observer)
-        is_default = is_chat and chat.add_default_template(folder / "tokenizer", facts.eos_token)
+        is_default = is_chat and chat.add_default_template(
+            folder / "tokenizer", facts.eos_token, options.tokenizer or folder / "tokenizer"
+        )
         dtype = np.dtype("<u2" if facts.vocab_size <= 1 << 16 and not is_chat else "<u4")
         encoding = Encoding(
             folder / "tokenizer", facts, dtype, options.text_field, is_chat, options.seq_len, options.on_long or ON_LONG[0]
@@ -98,7 +101,30 @@ def prepare_folder(options: PrepareOptions, observer: Observer | None = None) ->
     )
 
 
+def _check_types(options: PrepareOptions) -> None:
+    """Of a command all are right; a function is given anything."""
+    problems = []
+    for names, kind, what in (
+        (("train_tokenizer", "seq_len", "seed", "processes", "shard_tokens"), numbers.Integral, "a whole number"),
+        (("eval_fraction",), numbers.Real, "a number"),
+        (("chat", "separate_documents"), bool, "True or False"),
+        (("text_field", "eos_token"), str, "a text"),
+    ):
+        for name in names:
+            value = getattr(options, name)
+            default = PrepareOptions.__dataclass_fields__[name].default
+            is_left_out = value is None and (default is None or name == "chat")
+            if not is_left_out and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+                problems.append(f"{name} {value!r}: must be {what}")
+    for name in ("include", "exclude", "as_text"):
+        if not all(isinstance(pattern, str) for pattern in getattr(options, name)):
+            problems.append(f"{name}: patterns must be texts")
+    if problems:
+        raise InputError("\n".join(problems))
+
+
 def _check(options: PrepareOptions) -> None:
+    _check_types(options)
     problems = []
     if (options.tokenizer is None) == (options.train_tokenizer is None):
         problems.append("give either --tokenizer, a folder, or --train-tokenizer, the size of a vocabulary")
@@ -248,7 +274,7 @@ def _write(
 
 def _skipped(counts: Counts, is_chat: bool) -> str:
     if is_chat:
-        return f"{counts.dropped:,} conversations longer than --seq-len were dropped"
+        return f"{counts.dropped:,} conversations longer than --seq-len were dropped" if counts.dropped else "the files have no records"
     return (
         f"{counts.empty:,} empty documents and {len(counts.undecodable):,} files that are not UTF-8 text were skipped"
     )

@@ -122,7 +122,7 @@ def prepare(
 
 
 def _patterns(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,23 @@ class Record:
         return InputError(f"{self.place()}: {what}")
 
 
+def _parse(text: str) -> Any:
+    """A JSON value. ValueError: it is none, or a field is there twice, of which json would take the last without a word."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError(f'the field "{_repeated(name for name, _ in pairs)}" is there twice')
+    return value
+
+
+def _repeated(names: Iterable[str]) -> str:
+    """The first name that is there more than once."""
+    return next(name for name, times in Counter(names).items() if times > 1)
+
+
 def read_jsonl(path: str, begin: int, end: int, place: str = "") -> Iterator[Record]:
     """The records whose lines begin in bytes [begin, end). `place`: see corpus.TextFile."""
     with open(path, "rb") as file:
@@ -55,7 +73,7 @@ def _record_of_line(line: bytes, path: str, offset: int, pattern: str) -> Record
         return pattern.format(before) if pattern else f"{path}:{before + 1}"
 
     try:
-        value = json.loads(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
+        value = _parse(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
     except (ValueError, RecursionError) as error:
         what = f"not a JSON record: {error}; a .jsonl file has one JSON object a line"
         raise InputError(f"{place()}: {what}") from None
@@ -70,7 +88,7 @@ def read_json(path: str, fields: tuple[str, ...]) -> Iterator[Record]:
     with open(path, "rb") as file:
         data = file.read()
     try:
-        value = json.loads(data.decode("utf-8-sig"))
+        value = _parse(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}; {otherwise(path)}") from None
     if isinstance(value, dict):
@@ -97,12 +115,14 @@ def read_table(path: str, delimiter: str) -> Iterator[Record]:
     with open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)
         try:
+            names = reader.fieldnames or ()
+            if len(set(names)) < len(names):
+                raise InputError(f'{path}:1: the field "{_repeated(names)}" is there twice in the first line; rename one')
             for row in reader:
                 line = reader.line_num
                 record = Record(row, partial("{}:{}".format, path, line))
                 if None in row or None in row.values():
-                    names = len(reader.fieldnames or ())
-                    raise record.fail(f"a row with more or fewer fields than the {names} of the first line")
+                    raise record.fail(f"a row with more or fewer fields than the {len(names)} of the first line")
                 yield record
         except (csv.Error, UnicodeDecodeError) as error:
             what = f"not a table: {error}; {otherwise(path)}"

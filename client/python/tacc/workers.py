@@ -113,6 +113,13 @@ class _Raised:
 def serve(connection: Connection) -> None:
     """In a worker: does what comes, one after the other, until the parent is gone."""
     threading.Thread(target=_end_with_parent, args=(connection.fileno(),), daemon=True).start()
+    try:
+        _serve(connection)
+    except (EOFError, OSError):  # The parent is gone; what `work` raises is sent to it.
+        os._exit(1)
+
+
+def _serve(connection: Connection) -> None:
     while True:
         work, args = connection.recv()
         try:

@@ -77,10 +77,6 @@ absl::Status ApplyLora(const LoraRequest& request, uint64_t seed, const std::str
   TACC_RETURN_IF_ERROR(TakeNames("target_modules", request.target_modules, from, &options.target_modules));
   TACC_RETURN_IF_ERROR(TakeNames("modules_to_save", request.modules_to_save, from, &options.modules_to_save));
   options.dropout = request.dropout.value_or(options.dropout);  // of the training, not of the adapter
-  if (options.dropout >= 1) {
-    return absl::InvalidArgumentError(absl::StrCat("train.lora.lora_dropout: the adapter in ", from, " has ",
-                                                   options.dropout, "; give one below 1 for this training"));
-  }
   if (options.target_modules.empty()) options.target_modules = model.lora_targets;
   if (options.target_modules.empty()) options.target_modules = {kAllLinear};
   const LoraModel lora_model = {model.head_module,     model.head_path,

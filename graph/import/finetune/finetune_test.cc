@@ -1,5 +1,7 @@
 #include "graph/import/finetune/finetune.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -353,14 +355,14 @@ class AdapterFolderTest : public testing::Test {
     std::ofstream(dir_ + "/adapter_config.json") << config.dump();
   }
 
-  // Of zeros.
-  void WriteTensors(const std::map<std::string, std::vector<int64_t>>& tensors) {
+  // Of zeros; `dtype` has four bytes.
+  void WriteTensors(const std::map<std::string, std::vector<int64_t>>& tensors, const std::string& dtype = "F32") {
     json header = json::object();
     int64_t end = 0;
     for (const auto& [name, dims] : tensors) {
       int64_t bytes = 4;
       for (int64_t d : dims) bytes *= d;
-      header[name] = {{"dtype", "F32"}, {"shape", dims}, {"data_offsets", {end, end + bytes}}};
+      header[name] = {{"dtype", dtype}, {"shape", dims}, {"data_offsets", {end, end + bytes}}};
       end += bytes;
     }
     const std::string text = header.dump();
@@ -420,43 +422,75 @@ TEST_F(AdapterFolderTest, MayNotDiffer) {
   EXPECT_TRUE(Start({.lora = LoraRequest{.r = 2, .dropout = 0.3, .target_modules = {"q_proj"}}}).ok());
 }
 
-TEST_F(AdapterFolderTest, MayHaveBegunInAnyWayThatLeavesItsBaseAsItWas) {
-  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}});
-  for (const json& init : json{true, false, nullptr, "gaussian", "eva"}) {
-    WriteConfig({{"init_lora_weights", init}});
-    EXPECT_TRUE(Start().ok()) << init;
-  }
-}
-
-TEST_F(AdapterFolderTest, DropoutOfAllIsOfNoTraining) {
-  WriteConfig({{"lora_dropout", 1.0}});
-  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}});
-  EXPECT_EQ(Start().message(), absl::StrCat("train.lora.lora_dropout: the adapter in ", dir_,
-                                            " has 1; give one below 1 for this training"));
-  EXPECT_TRUE(Start({.lora = LoraRequest{.dropout = 0.5}}).ok());
-}
-
 TEST_F(AdapterFolderTest, FeaturesThatAreNotSupportedAreNamed) {
   const std::string path = dir_ + "/adapter_config.json";
+  const std::string remedy =
+      " is not supported; to begin with what the adapter has learned, give the base into which peft's merge_and_unload "
+      "has put it as model.path";
   for (const auto& [changes, wanted] : std::vector<std::pair<json, std::string>>{
-           {{{"use_dora", true}}, "use_dora = true is not supported"},
-           {{{"rank_pattern", {{"q_proj", 4}}}}, "rank_pattern = {\"q_proj\":4} is not supported"},
-           {{{"bias", "all"}}, "bias = \"all\" is not supported"},
-           {{{"r", 2.5}}, "r = 2.5 is not supported; wanted a whole number from 1 to 65536"},
-           {{{"r", 1e300}}, "r = 1e+300 is not supported; wanted a whole number from 1 to 65536"},
-           {{{"lora_alpha", 1e300}}, "lora_alpha = 1e+300 is not supported; wanted a number from 0 to 1e+06"},
-           {{{"lora_dropout", 5}}, "lora_dropout = 5 is not supported; wanted a number from 0 to 1"},
-           {{{"r", 18446744073709551615u}},
-            "r = 18446744073709551615 is not supported; wanted a whole number from 1 to 65536"},
-           {{{"init_lora_weights", "pissa_niter_4"}},
-            "init_lora_weights = \"pissa_niter_4\" is not supported: with it peft changes the weights that the adapter "
-            "is of; save the adapter with save_pretrained(DIR, path_initial_model_for_weight_conversion=...), which "
-            "makes one of the base model"},
-           {{{"target_modules", ".*q_proj"}}, "target_modules = \".*q_proj\" is not supported"},
+           {{{"use_dora", true}}, "use_dora = true" + remedy},
+           {{{"rank_pattern", {{"q_proj", 4}}}}, "rank_pattern = {\"q_proj\":4}" + remedy},
+           {{{"bias", "all"}}, "bias = \"all\"" + remedy},
+           {{{std::string(200, 'k'), std::string(200, 'v')}},
+            std::string(80, 'k') + "... = \"" + std::string(79, 'v') + "..." + remedy},
            {{{"peft_type", "IA3"}}, "peft_type is \"IA3\"; wanted an adapter of type LORA"}}) {
     WriteConfig(changes);
     EXPECT_EQ(ReadAdapterFolder(dir_).status().message(), absl::StrCat(path, ": ", wanted));
   }
+}
+
+TEST_F(AdapterFolderTest, ValuesThatNoAdapterHasAreNamed) {
+  const std::string rank = "; wanted a whole number from 1 to 65536";
+  const std::string alpha = "; wanted a number of more than 0 and at most 1e+06";
+  const std::string dropout = "; wanted a number of at least 0 and less than 1";
+  const std::string names = "; wanted a list of names of at most 4096 bytes";
+  for (const auto& [changes, wanted] : std::vector<std::pair<json, std::string>>{
+           {{{"r", 0}}, "r = 0" + rank},
+           {{{"r", 4.5}}, "r = 4.5" + rank},
+           {{{"r", 1e300}}, "r = 1e+300" + rank},
+           {{{"r", uint64_t{1} << 63}}, "r = 9223372036854775808" + rank},
+           {{{"r", "4"}}, "r = \"4\"" + rank},
+           {{{"lora_alpha", 0}}, "lora_alpha = 0" + alpha},
+           {{{"lora_alpha", 1e308}}, "lora_alpha = 1e+308" + alpha},
+           {{{"lora_dropout", 1}}, "lora_dropout = 1" + dropout},
+           {{{"use_rslora", 1}}, "use_rslora = 1; wanted true or false"},
+           {{{"target_modules", ".*q_proj"}}, "target_modules = \".*q_proj\"" + names},
+           {{{"target_modules", {std::string(5000, 'q')}}},
+            "target_modules = [\"" + std::string(78, 'q') + "..." + names}}) {
+    WriteConfig(changes);
+    EXPECT_EQ(ReadAdapterFolder(dir_).status().message(), absl::StrCat(dir_, "/adapter_config.json: ", wanted));
+  }
+}
+
+TEST_F(AdapterFolderTest, AnAdapterThatBeganByChangingTheBaseIsRefused) {
+  for (const json& init : std::vector<json>{true, false, nullptr, "gaussian", "orthogonal", "eva", "mica"}) {
+    WriteConfig({{"init_lora_weights", init}});
+    EXPECT_TRUE(ReadAdapterFolder(dir_).ok()) << init;
+  }
+  for (const char* init : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "other"}) {
+    WriteConfig({{"init_lora_weights", init}});
+    EXPECT_EQ(ReadAdapterFolder(dir_).status().message(),
+              absl::StrCat(dir_, "/adapter_config.json: init_lora_weights = \"", init,
+                           "\" changes the base's weights; save the adapter as one of the unchanged base, with peft's "
+                           "save_pretrained(path_initial_model_for_weight_conversion=...), or give the changed base as "
+                           "model.path and write true here"));
+  }
+}
+
+TEST_F(AdapterFolderTest, FilesThatAreNoAdaptersAreNamed) {
+  EXPECT_EQ(Start().message(), absl::StrCat("train.lora.init_from: ", dir_,
+                                            " has no adapter_config.json; give the folder of an adapter as peft's "
+                                            "save_pretrained writes it"));
+  WriteConfig(json::object());
+  WriteTensors({{q_ + ".lora_A.weight", {2, 8}}, {q_ + ".lora_B.weight", {8, 2}}}, "I32");
+  EXPECT_EQ(Start().message(), absl::StrCat(dir_, "/adapter_model.safetensors does not fit this model: tensor \"", q_,
+                                            ".lora_A.weight\" is I32; wanted F32, BF16, F16 or F64\n", dir_,
+                                            "/adapter_model.safetensors does not fit this model: tensor \"", q_,
+                                            ".lora_B.weight\" is I32; wanted F32, BF16, F16 or F64"));
+  const std::string file = dir_ + "/adapter_model.safetensors";
+  std::filesystem::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);  // which nobody writes
+  EXPECT_EQ(Start().message(), file + ": not a file");
 }
 
 }  // namespace

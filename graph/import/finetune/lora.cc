@@ -212,7 +212,9 @@ class Adapters {
       if (!found && name != kAllLinear) return NoSuch("train.lora.target_modules", name);
     }
     if (!targets_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("train.lora.target_modules leaves no module to adapt");
+    return absl::InvalidArgumentError(
+        "train.lora.target_modules leaves no module to adapt: train.lora.modules_to_save has all of them; name fewer "
+        "there");
   }
 
   bool IsOfAllLinear(const std::string& path, const Module& module) const {

@@ -20,6 +20,7 @@ namespace {
 
 // One write or read call. Large enough to cost nothing per call, small enough to hash while it is in the cache.
 constexpr size_t kChunkBytes = 1 << 20;
+constexpr int kForReading = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // a pipe that nobody writes would be waited for
 
 class FileDescriptor {
  public:
@@ -119,7 +120,7 @@ absl::Status OutputFile::Finish() {
 }
 
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), kForReading);
   if (fd < 0) return OpenError(path);
   ++num_kept_open;
   std::unique_ptr<InputFile> file(new InputFile(path, fd));
@@ -143,7 +144,7 @@ void InputFile::Close() {
 
 absl::Status InputFile::Read(int64_t offset, char* out, int64_t num_bytes) const {
   if (fd_ >= 0) return ReadFrom(fd_, offset, out, num_bytes);
-  FileDescriptor fd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor fd(open(path_.c_str(), kForReading));
   if (fd.get() < 0) return OpenError(path_);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path_);
@@ -166,7 +167,7 @@ absl::Status InputFile::ReadFrom(int fd, int64_t offset, char* out, int64_t num_
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
-  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor fd(open(path.c_str(), kForReading));
   if (fd.get() < 0) return OpenError(path);
   std::string content;
   std::vector<char> buffer(64 << 10);
@@ -189,7 +190,7 @@ absl::Status WriteSmallFile(const std::string& path, const std::string& content)
 }
 
 absl::StatusOr<FileHash> HashFile(const std::string& path, const std::function<void()>& progress) {
-  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor fd(open(path.c_str(), kForReading));
   if (fd.get() < 0) return OpenError(path);
   Sha256 sha256;
   FileHash result;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <numeric>
@@ -141,6 +142,13 @@ TEST(ModelWeightsTest, ReadsAnIndexedDirectory) {
   WriteCounting(directory.File("b.safetensors"), "a", "F32", {3});
   EXPECT_THAT(message(R"({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}})"),
               HasSubstr("tensor \"a\" is also in"));
+}
+
+TEST(ModelWeightsTest, APipeIsRefusedAndNotWaitedFor) {
+  TestDirectory directory;
+  const std::string path = directory.File("model.safetensors");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // which nobody writes
+  EXPECT_EQ(ModelWeights::Open(directory.path()).status().message(), path + ": not a regular file");
 }
 
 TEST(ModelWeightsTest, NoWeightsIsNotFound) {
