@@ -40,6 +40,11 @@ struct ReadyEvent {
   std::vector<nlohmann::json> attention;  // AttentionChoice of the API
   std::vector<nlohmann::json> products;   // ProductChoice of the API
   std::vector<nlohmann::json> capture;
+  // Of a job whose data a client sends: where this rank listens for it, and what it must show.
+  std::string client_local;
+  std::string client_host;
+  int client_port = 0;
+  std::string client_token;
 };
 struct CheckpointEvent {
   static constexpr char kName[] = "checkpoint";
@@ -84,6 +89,7 @@ struct FinishedEvent {
 struct StoppedEvent {
   static constexpr char kName[] = "stopped";
   int64_t step = 0;
+  std::string reason;  // Why it stopped by itself; empty: it was told to.
 };
 
 // A field of an event. kDefaulted and kSparse as of the start file's.
@@ -114,7 +120,11 @@ inline constexpr auto kEventFields<ReadyEvent> = std::make_tuple(
     EventField{"device_memory_used_bytes", &ReadyEvent::device_memory_used_bytes, Presence::kSparse},
     EventField{"attention", &ReadyEvent::attention, Presence::kSparse},
     EventField{"products", &ReadyEvent::products, Presence::kSparse},
-    EventField{"capture", &ReadyEvent::capture, Presence::kSparse});
+    EventField{"capture", &ReadyEvent::capture, Presence::kSparse},
+    EventField{"client_local", &ReadyEvent::client_local, Presence::kSparse},
+    EventField{"client_host", &ReadyEvent::client_host, Presence::kSparse},
+    EventField{"client_port", &ReadyEvent::client_port, Presence::kSparse},
+    EventField{"client_token", &ReadyEvent::client_token, Presence::kSparse});
 template <>
 inline constexpr auto kEventFields<CheckpointEvent> =
     std::make_tuple(EventField{"step", &CheckpointEvent::step}, EventField{"path", &CheckpointEvent::path},
@@ -139,7 +149,8 @@ inline constexpr auto kEventFields<LogEvent> = std::make_tuple(
 template <>
 inline constexpr auto kEventFields<FinishedEvent> = std::make_tuple(EventField{"step", &FinishedEvent::step});
 template <>
-inline constexpr auto kEventFields<StoppedEvent> = std::make_tuple(EventField{"step", &StoppedEvent::step});
+inline constexpr auto kEventFields<StoppedEvent> = std::make_tuple(
+    EventField{"step", &StoppedEvent::step}, EventField{"reason", &StoppedEvent::reason, Presence::kSparse});
 
 template <typename Event>
 concept DeclaredEvent = requires { Event::kName; };

@@ -40,6 +40,9 @@ struct StartFile {
   std::string eval_path;
   int64_t seq_len = 0;
   int64_t global_batch_size = 0;
+  double client_wait_seconds = -1;
+  // A client sends the batches; there is no data_path then.
+  bool has_client() const { return client_wait_seconds >= 0; }
 
   int64_t max_steps = 0;
   int64_t eval_steps = 0;
@@ -109,6 +112,10 @@ inline constexpr auto kStartFields = std::make_tuple(
           "tokens of a sample"},
     Field{"data.global_batch_size", &StartFile::global_batch_size, Source::kCoordinator, Presence::kRequired,
           Range::kPositive, "samples of a step, of all ranks"},
+    Field{"client.wait_seconds", &StartFile::client_wait_seconds, Source::kCoordinator, Presence::kWithSection,
+          Range::kNotNegative,
+          "a client sends the batches, and `data.path` is empty: how long the rank waits for one before it saves and "
+          "ends; 0: without end"},
     Field{"train.max_steps", &StartFile::max_steps, Source::kCoordinator, Presence::kRequired, Range::kNotNegative,
           "the last step; of a job with `train.num_train_epochs`, what that comes to"},
     Field{"train.eval_steps", &StartFile::eval_steps, Source::kJob, Presence::kRequired, Range::kNotNegative,

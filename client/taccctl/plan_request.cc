@@ -36,6 +36,8 @@ absl::StatusOr<json> JobJson(const v1::JobSpec& spec) {
 }
 
 absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, double seconds, Context& context) {
+  // A graph may have no sequences.
+  if (spec.data().has_client()) return json{{"seq_len", spec.data().has_seq_len() ? spec.data().seq_len() : 1}};
   std::vector<std::string> arguments = {"check", "--data", spec.data().path()};
   if (spec.data().has_eval_path()) arguments.insert(arguments.end(), {"--eval", spec.data().eval_path()});
   if (spec.data().has_seq_len()) arguments.insert(arguments.end(), {"--seq-len", absl::StrCat(spec.data().seq_len())});

@@ -112,6 +112,11 @@ v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const st
   return spec;
 }
 
+std::string ClientDataFacts(const v1::JobSpec& spec) {
+  // A graph may have no sequences.
+  return Dump({{"seq_len", spec.data().has_seq_len() ? spec.data().seq_len() : 1}});
+}
+
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTarget& target, const std::string& data) {
   v1::JobSpec full = WithDefaults(spec);
   Json request, facts;
@@ -173,7 +178,9 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
     identity["frozen"] = weights->frozen;
   if (plan.contains("adapter_config")) identity["adapter_config"] = plan["adapter_config"];
   identity["data"] =
-      absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
+      spec.data().has_client()
+          ? "a client's"
+          : absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);
   identity["global_batch_size"] = plan.value("global_batch_size", 0);
   identity["seed"] = spec.train().seed();

@@ -24,6 +24,9 @@ struct PlanTarget {
   std::string cluster;
 };
 
+// What `tacc-data check` would say of data that a client sends: a JSON object with the length of a sample.
+std::string ClientDataFacts(const v1::JobSpec& spec);
+
 // The request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
 // defaults of the schema are filled in. It may be empty for a cluster, if the job has data.seq_len. InvalidArgument:
 // the cluster is no JSON object of numbers and names, or longer than 64 KiB. Internal: `data` is none.

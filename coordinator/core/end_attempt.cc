@@ -55,6 +55,7 @@ struct Outcome {
   std::string cause;  // For people; empty when all finished.
   bool all_finished = true;
   bool any_stopped = false;
+  std::string stop_reason;  // Of a rank that stopped by itself; empty: none did.
 
   bool failed() const { return end.end() == v1::RANK_END_FAILED; }
   bool lost() const { return end.end() == v1::RANK_END_LOST; }
@@ -68,6 +69,8 @@ Outcome OutcomeOf(const AttemptState& attempt) {
     if (key(rank) < key(*culprit)) culprit = &rank;
     outcome.all_finished = outcome.all_finished && rank.ended->end() == v1::RANK_END_FINISHED;
     outcome.any_stopped = outcome.any_stopped || rank.ended->end() == v1::RANK_END_STOPPED;
+    if (rank.ended->end() == v1::RANK_END_STOPPED && outcome.stop_reason.empty())
+      outcome.stop_reason = rank.ended->message();
   }
   outcome.end = *culprit->ended;
   // What a rank says of itself says more than that all stood still.
@@ -131,6 +134,11 @@ void Core::EndAttempt(JobState* job) {
         job, v1::PHASE_CANCELLED,
         absl::StrCat(outcome.any_stopped ? "stopped" : "cancelled", " at step ", job->step, job->LastCheckpointText()),
         v1::FAILURE_CODE_UNSPECIFIED, {});
+  }
+  if (outcome.any_stopped && !outcome.stop_reason.empty() && !failed && !lost && attempt.condemned.empty()) {
+    return EndJob(job, v1::PHASE_CANCELLED,
+                  absl::StrCat("stopped at step ", job->step, job->LastCheckpointText(), ": ", outcome.stop_reason),
+                  v1::FAILURE_CODE_UNSPECIFIED, {});
   }
   const bool is_over = counted && job->restarts_without_progress >= job->spec.max_restarts();
   const std::string restart =

@@ -110,6 +110,7 @@ absl::Status ApplyRankReady(const v1::RankReady& ready, JobState* job) {
   rank->arena_bytes = ready.arena_bytes();
   rank->device_memory_used_bytes = ready.device_memory_used_bytes();
   rank->load_seconds = ready.load_seconds();
+  rank->endpoint = ready.endpoint();
   if (!ready.attention().empty()) job->attention = {ready.attention().begin(), ready.attention().end()};
   if (!ready.products().empty()) job->products = {ready.products().begin(), ready.products().end()};
   job->attempt->step = std::max(job->attempt->step, ready.step());

@@ -40,6 +40,7 @@ struct RankState {
   int64_t arena_bytes = 0;
   int64_t device_memory_used_bytes = 0;  // 0: not on a GPU.
   double load_seconds = 0;
+  v1::RankEndpoint endpoint;  // Without a token: no client is to come.
   std::optional<v1::RankEnded> ended;
   int end_order = 0;  // 0: the first of its attempt to end.
   // Durable, kept by the store beside the facts.
@@ -52,6 +53,7 @@ struct RankState {
   std::string last_word;
   std::string failed_code;
   std::string failed_message;
+  std::string stop_reason;
   std::optional<v1::RankSample> sample;
   int64_t peak_memory_bytes = 0;  // Of the newest sample; 0: none.
   bool kill_sent = false;

@@ -174,6 +174,10 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
     event.arena_bytes = ready.arena_bytes;
     event.device_memory_used_bytes = ready.device_memory_used_bytes;
     event.load_seconds = ready.load_seconds;
+    event.endpoint.set_local(ready.client_local);
+    event.endpoint.set_host(ready.client_host);
+    event.endpoint.set_port(ready.client_port);
+    event.endpoint.set_token(ready.client_token);
     ReadParts(ready.attention, fields, event.attention);
     ReadParts(ready.products, fields, event.products);
   } else if (name == protocol::kStepEvent) {
@@ -209,7 +213,7 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
   } else if (name == FinishedEvent::kName) {
     (void)Read<FinishedEvent>(json, fields);
   } else if (name == StoppedEvent::kName) {
-    (void)Read<StoppedEvent>(json, fields);
+    event.message = Read<StoppedEvent>(json, fields).reason;
   }
   if (!fields.error().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("a rank's event \"", event.event, "\": ", fields.error()));

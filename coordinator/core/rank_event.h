@@ -34,8 +34,9 @@ struct RankEvent {
   double load_seconds = 0;                     // ready
   std::vector<v1::AttentionChoice> attention;  // ready
   std::vector<v1::ProductChoice> products;     // ready
+  v1::RankEndpoint endpoint;                   // ready
   std::string code;                            // warning, failed
-  std::string message;                         // warning, failed, log
+  std::string message;                         // warning, failed, log, stopped
   std::string path;                            // checkpoint, exported, report, trace
   v1::StepMetrics metrics;                     // step
   v1::EvalMetrics eval;                        // eval

@@ -114,6 +114,7 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     if (event.code == kDamagedCode) DropResume(job);
   } else if (event.event == protocol::FinishedEvent::kName || event.event == protocol::StoppedEvent::kName) {
     rank.last_word = event.event;
+    rank.stop_reason = Shorten(event.message);
     attempt.step = std::max(attempt.step, event.step);
   } else if (event.event == protocol::LogEvent::kName) {
     v1::RankLog log;
@@ -144,6 +145,10 @@ void Core::OnReady(JobState* job, int index, const RankEvent& event) {
   ready->set_arena_bytes(event.arena_bytes);
   ready->set_device_memory_used_bytes(event.device_memory_used_bytes);
   ready->set_load_seconds(event.load_seconds);
+  if (!event.endpoint.token().empty()) {
+    *ready->mutable_endpoint() = event.endpoint;
+    ready->mutable_endpoint()->set_rank(index);
+  }
   if (index == 0) {
     ready->mutable_attention()->Assign(event.attention.begin(), event.attention.end());
     ready->mutable_products()->Assign(event.products.begin(), event.products.end());
@@ -357,6 +362,7 @@ void Core::OnExited(JobState* job, int index, const v1::RankExited& exited) {
     ended->set_end(v1::RANK_END_FINISHED);
   } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == protocol::StoppedEvent::kName) {
     ended->set_end(v1::RANK_END_STOPPED);
+    ended->set_message(rank.stop_reason);
   } else {
     ended->set_end(v1::RANK_END_FAILED);
     if (exited.has_exit_code() && exited.exit_code() == 0) ended->set_message("it ended without a word");

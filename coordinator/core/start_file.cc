@@ -175,6 +175,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start.seed = spec.train().seed();
   start.seq_len = plan.seq_len();
   start.global_batch_size = plan.global_batch_size();
+  if (spec.data().has_client()) start.client_wait_seconds = spec.data().client().wait_seconds();
   start.max_steps = job.MaxSteps();
   start.checkpoint_claimed = true;
   start.service = service;

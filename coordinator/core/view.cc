@@ -132,6 +132,18 @@ v1::Job ViewJob(const JobState& job) {
   return view;
 }
 
+v1::GetEndpointsResponse ViewEndpoints(const JobState& job) {
+  v1::GetEndpointsResponse view;
+  view.set_job(job.id);
+  view.set_phase(job.Phase());
+  view.set_reason(job.ended.has_value() ? job.ended->reason() : ReasonOf(job));
+  if (!job.attempt.has_value()) return view;
+  view.set_attempt(job.attempt->number);
+  if (job.Phase() != v1::PHASE_RUNNING) return view;
+  for (const RankState& rank : job.attempt->ranks) *view.add_endpoints() = rank.endpoint;
+  return view;
+}
+
 v1::WorkerView ViewWorker(const Worker& worker, double now) {
   v1::WorkerView view;
   view.set_name(worker.name);

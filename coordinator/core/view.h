@@ -12,6 +12,9 @@ namespace tacc::coordinator {
 v1::Job ViewJob(const JobState& job);
 
 // `now` in the core's AwakeSeconds.
+// Where the ranks listen for the job's client: none unless all are ready.
+v1::GetEndpointsResponse ViewEndpoints(const JobState& job);
+
 v1::WorkerView ViewWorker(const Worker& worker, double now);
 
 }  // namespace tacc::coordinator

@@ -297,6 +297,25 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::ListWorkers(grpc::CallbackServerC
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorHandlers::GetEndpoints(grpc::CallbackServerContext* context,
+                                                            const v1::GetEndpointsRequest* request,
+                                                            v1::GetEndpointsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  loop_->Read([reactor, name = request->job(), response](const Loop::View& view) {
+    const JobState* job = view.core.Find(name);
+    if (job == nullptr) return reactor->Finish(NoJob(name));
+    if (!job->spec.data().has_client()) {
+      return reactor->Finish(grpc::Status(
+          grpc::StatusCode::FAILED_PRECONDITION,
+          absl::StrCat(job->id, " reads its batches from ", job->spec.data().path(), "; a client drives jobs with ",
+                       "data.client in place of data.path")));
+    }
+    *response = ViewEndpoints(*job);
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorHandlers::GetVersion(grpc::CallbackServerContext* context,
                                                           const v1::GetVersionRequest* request,
                                                           v1::GetVersionResponse* response) {

@@ -49,6 +49,8 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
                                  v1::PlanResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context, const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
+  grpc::ServerUnaryReactor* GetEndpoints(grpc::CallbackServerContext* context, const v1::GetEndpointsRequest* request,
+                                         v1::GetEndpointsResponse* response) override;
   grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,
                                        v1::GetVersionResponse* response) override;
   grpc::ServerUnaryReactor* Shutdown(grpc::CallbackServerContext* context, const v1::ShutdownRequest* request,

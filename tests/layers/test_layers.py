@@ -39,10 +39,11 @@ ROOMS = {
         "timing": ["device", "protocol", "collectives", "program"],
         "tuning": ["device", "collectives"],
         "state": ["device", "protocol", "collectives", "program"],
+        "session": ["device", "collectives", "program"],
         "gpu": ["device", "protocol", "collectives"],
         "torch": ["device", "protocol", "collectives"],
         "reference": ["device"],
-        "run": ["device", "protocol", "collectives", "program", "timing", "tuning", "state", "gpu", "torch"],
+        "run": ["device", "protocol", "collectives", "program", "timing", "tuning", "state", "session", "gpu", "torch"],
         "cuda": ["device", "protocol", "collectives", "program", "gpu", "torch"],
     },
     "worker/rank/cuda": {

@@ -21,11 +21,13 @@ from tacc.version import __version__
 
 if TYPE_CHECKING:
     from tacc.aio import AsyncClient, AsyncJob
+    from tacc.async_loader import AsyncLoader
     from tacc.client import Client, Job
     from tacc.comparison import Comparison, compare
     from tacc.config import Config, ConfigNote
     from tacc.config_sections import (
         CheckpointConfig,
+        ClientConfig,
         ComputeConfig,
         CPConfig,
         DataConfig,
@@ -64,16 +66,19 @@ if TYPE_CHECKING:
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
     from tacc.prepare_data import PreparedData, ProgressReport, prepare
+    from tacc.session import ForwardResult, MicroBatchResult, Session, SessionInput, SessionRestartedError, StagedBatch, StepResult
 
 # Name -> the module that has it.
 _HOME = {
     "AnswerTimeoutError": "errors",
     "AsyncClient": "aio",
     "AsyncJob": "aio",
+    "AsyncLoader": "async_loader",
     "CPConfig": "config_sections",
     "Checkpoint": "messages",
     "CheckpointConfig": "config_sections",
     "Client": "client",
+    "ClientConfig": "config_sections",
     "Comparison": "comparison",
     "ComputeConfig": "config_sections",
     "Config": "config",
@@ -90,6 +95,7 @@ _HOME = {
     "EvalMetrics": "messages",
     "FSDPConfig": "config_sections",
     "FitResult": "fitting",
+    "ForwardResult": "session",
     "GradScalerConfig": "config_sections",
     "InputError": "errors",
     "InvalidJobError": "errors",
@@ -104,6 +110,7 @@ _HOME = {
     "LogLine": "messages",
     "LoraConfig": "config_sections",
     "MemoryConfig": "config_sections",
+    "MicroBatchResult": "session",
     "ModelConfig": "config_sections",
     "PPConfig": "config_sections",
     "Plan": "plans",
@@ -112,7 +119,12 @@ _HOME = {
     "ProgressReport": "prepare_data",
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
+    "Session": "session",
+    "SessionInput": "session",
+    "SessionRestartedError": "session",
+    "StagedBatch": "session",
     "StepMetrics": "messages",
+    "StepResult": "session",
     "TPConfig": "config_sections",
     "TaccError": "errors",
     "TrainConfig": "config_sections",
@@ -128,10 +140,12 @@ __all__ = [
     "AnswerTimeoutError",
     "AsyncClient",
     "AsyncJob",
+    "AsyncLoader",
     "CPConfig",
     "Checkpoint",
     "CheckpointConfig",
     "Client",
+    "ClientConfig",
     "Comparison",
     "ComputeConfig",
     "Config",
@@ -148,6 +162,7 @@ __all__ = [
     "EvalMetrics",
     "FSDPConfig",
     "FitResult",
+    "ForwardResult",
     "GradScalerConfig",
     "InputError",
     "InvalidJobError",
@@ -162,6 +177,7 @@ __all__ = [
     "LogLine",
     "LoraConfig",
     "MemoryConfig",
+    "MicroBatchResult",
     "ModelConfig",
     "PPConfig",
     "Plan",
@@ -170,7 +186,12 @@ __all__ = [
     "ProgressReport",
     "ResourcesConfig",
     "SPConfig",
+    "Session",
+    "SessionInput",
+    "SessionRestartedError",
+    "StagedBatch",
     "StepMetrics",
+    "StepResult",
     "TPConfig",
     "TaccError",
     "TrainConfig",

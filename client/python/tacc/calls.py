@@ -35,7 +35,9 @@ from tacc.errors import (
     VersionError,
     printable,
 )
+from tacc.message_base import word
 from tacc.messages import CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
+from tacc.session_link import Endpoint
 from tacc.v1 import coordinator_pb2 as pb
 from tacc.v1 import job_pb2, options_pb2
 from tacc.version import __version__
@@ -90,6 +92,16 @@ def get_version() -> Call[CoordinatorVersion]:
 
 def get_job(job: str) -> Call[JobStatus]:
     return Call("Get", pb.GetRequest(job=_sent(job, "a job's name")), lambda answer: JobStatus.from_proto(answer.job))
+
+
+def get_endpoints(job: str) -> Call[tuple[str, int, list[Endpoint]]]:
+    """The job's phase, its attempt, and where the ranks listen for a session, once they do."""
+
+    def convert(answer: pb.GetEndpointsResponse) -> tuple[str, int, list[Endpoint]]:
+        phase = word(pb.GetEndpointsResponse.DESCRIPTOR.fields_by_name["phase"], answer.phase)
+        return phase, answer.attempt, [Endpoint(e.rank, e.local, e.host, e.port, e.token) for e in answer.endpoints]
+
+    return Call("GetEndpoints", pb.GetEndpointsRequest(job=_sent(job, "a job's name")), convert)
 
 
 def list_jobs(limit: int) -> Call[list[JobStatus]]:

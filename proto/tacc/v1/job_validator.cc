@@ -54,6 +54,7 @@ std::vector<JobDiagnostic> JobValidator::Run(const v1::JobSpec& spec) {
                              " letters, digits, '.', '_' and '-', beginning with a letter or digit"));
   }
   CheckModel(spec);
+  CheckData(spec);
   CheckTrain(spec);
   CheckFinetuning(spec);
   CheckLayout(spec);
@@ -103,6 +104,7 @@ std::string JobValidator::MissingHint(const FieldDescriptor* field) {
     const FieldDescriptor* child = field->message_type()->field(i);
     if (child->options().GetExtension(v1::rule).required()) names.push_back(Join(field->name(), child->name()));
   }
+  if (field->message_type() == v1::DataSpec::descriptor()) names = {"data.path or data.client"};
   if (field->message_type() == v1::ModelSpec::descriptor()) names = {"model.path or model.graph"};
   if (field->message_type() == v1::TrainSpec::descriptor()) names = {"train.max_steps or train.num_train_epochs"};
   return names.empty() ? "" : absl::StrCat("; give ", absl::StrJoin(names, " and "));

@@ -37,6 +37,7 @@ class JobValidator {
   // Names and dims are the planner's to check, which knows the model.
   void CheckPins(const v1::DistSpec& dist);
   void CheckModel(const v1::JobSpec& spec);
+  void CheckData(const v1::JobSpec& spec);
   void CheckTrain(const v1::JobSpec& spec);
   void CheckFinetuning(const v1::JobSpec& spec);
 

@@ -6,6 +6,31 @@
 
 namespace tacc {
 
+void JobValidator::CheckData(const v1::JobSpec& spec) {
+  if (!spec.has_data()) return;
+  const v1::DataSpec& data = spec.data();
+  if (!data.has_client()) {
+    if (!data.has_path()) {
+      Add("data.path",
+          "data.path is missing; give a folder that `python -m tacc data prepare` writes (or data.client: {})",
+          {"data.client"});
+    }
+    return;
+  }
+  if (data.has_path() || data.has_eval_path()) {
+    const std::string field = data.has_path() ? "data.path" : "data.eval_path";
+    Add(field, absl::StrCat(field, " and data.client are both given; a client sends all batches, those to evaluate on ",
+                            "too: keep one"),
+        {"data.client"});
+  }
+  if (spec.model().has_path() && !data.has_seq_len())
+    Add("data.seq_len", "data.seq_len is missing; with data.client no folder tells the length of a sample");
+  if (spec.train().has_num_train_epochs()) {
+    Add("train.num_train_epochs", "train.num_train_epochs needs data.path; with data.client give train.max_steps",
+        {"data.client"});
+  }
+}
+
 void JobValidator::CheckTrain(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
   if (train.has_max_steps() && train.has_num_train_epochs()) {

@@ -45,8 +45,29 @@ TEST(ValidateJobTest, NamesEachMissingField) {
   EXPECT_THAT(
       Messages(v1::JobSpec()),
       ElementsAre("name is missing", "model is missing; give model.path or model.graph",
-                  "data is missing; give data.path", "train is missing; give train.max_steps or train.num_train_epochs",
+                  "data is missing; give data.path or data.client",
+                  "train is missing; give train.max_steps or train.num_train_epochs",
                   "checkpoint.dir is missing; give the folder of the checkpoints"));
+}
+
+TEST(ValidateJobTest, TheDataIsAFolderOrAClients) {
+  v1::JobSpec spec = Job("");
+  spec.mutable_data()->clear_path();
+  EXPECT_THAT(Messages(spec), ElementsAre("data.path is missing; give a folder that `python -m tacc data prepare` "
+                                          "writes (or data.client: {})"));
+  spec.mutable_data()->mutable_client();
+  EXPECT_THAT(Messages(spec), ElementsAre("data.seq_len is missing; with data.client no folder tells the length of a "
+                                          "sample"));
+  spec.mutable_data()->set_seq_len(16);
+  EXPECT_THAT(Messages(spec), IsEmpty());
+  spec.mutable_data()->set_eval_path("/e");
+  EXPECT_THAT(Messages(spec), ElementsAre("data.eval_path and data.client are both given; a client sends all batches, "
+                                          "those to evaluate on too: keep one"));
+  spec.mutable_data()->clear_eval_path();
+  spec.mutable_train()->clear_max_steps();
+  spec.mutable_train()->set_num_train_epochs(1);
+  EXPECT_THAT(Messages(spec), ElementsAre("train.num_train_epochs needs data.path; with data.client give "
+                                          "train.max_steps"));
 }
 
 TEST(ValidateJobTest, KeepsWeightsOnlyWhereTheyAreGathered) {

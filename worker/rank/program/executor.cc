@@ -314,6 +314,32 @@ absl::Status Executor::RunStep(const std::vector<std::vector<const void*>>& inpu
   return Finish();
 }
 
+std::string Executor::WhyNotByParts(int64_t num_run) const {
+  if (options_.program->num_stages > 1) return "the stages of a pipeline work on several micro-batches at once";
+  if (step_.empty() || step_.back().graph->graph->name != graph::kUpdateGraph) return "the program has no update";
+  const bool sums_up = step_.front().graph->graph->name == graph::kBeginGraph;
+  if (!sums_up && num_run > 0) return "the job's steps have one micro-batch (train.per_device_train_batch_size)";
+  return "";
+}
+
+absl::Status Executor::RunMicroBatch(const std::vector<std::vector<const void*>>& inputs, bool is_first) {
+  std::vector<BoundCall> calls;
+  const bool skips_begin = !is_first && step_.front().graph->graph->name == graph::kBeginGraph;
+  for (const BoundCall& call : step_) {
+    const std::string& name = call.graph->graph->name;
+    // All micro-batches have the same graphs.
+    if (name == graph::kBeginGraph ? is_first : name != graph::kUpdateGraph && call.micro_batch == 0)
+      calls.push_back(call);
+  }
+  TACC_RETURN_IF_ERROR(RunCalls(calls, inputs, skips_begin ? 1 : 0));
+  return Finish();
+}
+
+absl::Status Executor::LaunchUpdate(const std::vector<std::vector<const void*>>& inputs) {
+  if (num_in_flight() >= kMaxInFlight) return absl::FailedPreconditionError("too many steps in flight");
+  return RunCalls({step_.back()}, inputs, static_cast<uint32_t>(step_.size() - 1));
+}
+
 absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
   TACC_RETURN_IF_ERROR(RunCalls(eval_, {inputs}, static_cast<uint32_t>(step_.size())));
   return Finish();

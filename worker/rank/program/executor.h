@@ -97,6 +97,13 @@ class Executor {
   int64_t num_in_flight() const { return num_launched_ - num_finished_; }
   // Launch and Finish. Nothing may be in flight.
   absl::Status RunStep(const std::vector<std::vector<const void*>>& inputs);
+  // A step by parts: each micro-batch by itself, as many as the caller likes, then the update by their gradients.
+  // Why that cannot be after `num_run` micro-batches, as the beginning of a sentence; empty: it can.
+  std::string WhyNotByParts(int64_t num_run) const;
+  // Forward and backward of one micro-batch. Nothing may be in flight.
+  absl::Status RunMicroBatch(const std::vector<std::vector<const void*>>& inputs, bool is_first);
+  // Launches the update alone, as Launch; it takes the inputs "step" only.
+  absl::Status LaunchUpdate(const std::vector<std::vector<const void*>>& inputs);
   // Runs the eval calls on one batch, as micro-batch 0. Nothing may be in flight.
   absl::Status RunEval(const std::vector<const void*>& inputs);
 

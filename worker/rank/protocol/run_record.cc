@@ -15,8 +15,9 @@ RunRecord::RunRecord(const StartFile* start, EventWriter* events, FolderClaim* c
       events_(*events),
       claim_(claim),
       steps_done_(steps_done),
-      epochs_per_step_(static_cast<double>(start->global_batch_size) /
-                       static_cast<double>(std::max<int64_t>(1, num_samples))) {
+      epochs_per_step_(num_samples == 0 ? 0
+                                        : static_cast<double>(start->global_batch_size) /
+                                              static_cast<double>(num_samples)) {
   Warn(Open());
 }
 
@@ -48,8 +49,9 @@ void RunRecord::TellRemark() {
 
 void RunRecord::Add(const nlohmann::json& event) {
   const int64_t step = event.value("step", int64_t{0});
-  nlohmann::ordered_json point = {
-      {"step", step}, {"epoch", epochs_per_step_ * static_cast<double>(step)}, {"time", event.value("time", 0.0)}};
+  nlohmann::ordered_json point = {{"step", step}};
+  if (epochs_per_step_ > 0) point["epoch"] = epochs_per_step_ * static_cast<double>(step);
+  point["time"] = event.value("time", 0.0);
   for (const auto& [name, value] : event.items()) point.emplace(name, value);
   const double available = event.value("seconds", 0.0) * start_.peak_flops_per_second;
   if (event.contains("loss") && available > 0 && start_.flops_per_step > 0)

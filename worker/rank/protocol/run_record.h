@@ -23,8 +23,8 @@ class RunRecord {
  public:
   static constexpr size_t kMaxWaiting = 100'000;
 
-  // Goes on after `steps_done` updates; `num_samples`: of the training data. `start`, `events` and `claim` (null:
-  // nobody has claimed the folder) must outlive the object.
+  // Goes on after `steps_done` updates; `num_samples`: of the training data (0: not known, and points have no epoch).
+  // `start`, `events` and `claim` (null: nobody has claimed the folder) must outlive the object.
   RunRecord(const StartFile* start, EventWriter* events, FolderClaim* claim, int64_t steps_done, int64_t num_samples);
 
   // A point of the metrics: the fields of an event `step` or `eval`, with its time. Adds "epoch", and "mfu" of a step

@@ -16,6 +16,8 @@
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/rank/collectives/agreement.h"
 #include "worker/rank/protocol/failure_codes.h"
+#include "worker/rank/run/client_source.h"
+#include "worker/rank/run/data_source.h"
 #include "worker/rank/state/model_check.h"
 #include "worker/rank/torch/runtime.h"
 #include "worker/rank/tuning/attention_choice.h"
@@ -255,9 +257,23 @@ absl::Status CheckIsTheJobs(const Dataset& dataset, const StartFile& start) {
                          "unavailable");
 }
 
-absl::Status OpenData(RankParts& parts, int64_t first_step) {
+// Rank 0's, of a job with a folder. `num_samples`: of the data.
+void OpenRecord(RankParts& parts, int64_t first_step, int64_t num_samples) {
+  if (parts.start.rank != 0 || !parts.saves_checkpoints()) return;
+  parts.record = std::make_unique<RunRecord>(&parts.start, &parts.events, parts.claim, first_step, num_samples);
+}
+
+absl::Status OpenClient(RankParts& parts, const StartPoint& begin) {
+  OpenRecord(parts, begin.step, 0);
+  TACC_ASSIGN_OR_RETURN(parts.source, ClientSource::Open(&parts, begin));
+  return absl::OkStatus();
+}
+
+absl::Status OpenData(RankParts& parts, const StartPoint& begin) {
   const StartFile& start = parts.start;
+  const int64_t first_step = begin.step;
   parts.Show(Activity::kOpeningData);
+  if (start.has_client()) return OpenClient(parts, begin);
   BatchOptions batches;
   batches.program = &parts.program;
   batches.rank = start.rank;
@@ -273,15 +289,13 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
                          absl::StrCat("the exported model will have no tokenizer: neither ", start.model_dir, " nor ",
                                       start.data_path, "/tokenizer has one; copy its files into the model's folder"));
   }
-  TACC_ASSIGN_OR_RETURN(parts.train_batches, TrainBatches::Create(batches, parts.dataset.get(), first_step));
+  TACC_ASSIGN_OR_RETURN(auto train_batches, TrainBatches::Create(batches, parts.dataset.get(), first_step));
+  parts.source = std::make_unique<DataSource>(std::move(train_batches), parts.executor.get(), start.max_steps);
   if (start.rank == 0 && !start.model_dir.empty()) {
     const std::string mismatch = EosMismatch(start.model_dir, start.data_path, parts.dataset->info().eos_token_id);
     if (!mismatch.empty()) parts.events.Warning("eos_mismatch", mismatch);
   }
-  if (start.rank == 0 && parts.saves_checkpoints()) {
-    parts.record = std::make_unique<RunRecord>(&start, &parts.events, parts.claim, first_step,
-                                               parts.dataset->NumSamples(start.seq_len));
-  }
+  OpenRecord(parts, first_step, parts.dataset->NumSamples(start.seq_len));
   if (!parts.executor->has_eval() || start.eval_path.empty()) return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(parts.eval_dataset, OfFiles(Dataset::Open(start.eval_path)));
   TACC_ASSIGN_OR_RETURN(parts.eval_batches, EvalBatches::Create(batches, parts.eval_dataset.get(),
@@ -302,7 +316,7 @@ absl::StatusOr<StartPoint> LoadRank(RankParts& parts) {
   TACC_RETURN_IF_ERROR(Meet(parts));
   TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, loaded.status()));
   TACC_RETURN_IF_ERROR(Hit(parts, "after_load"));
-  const absl::Status opened = OpenData(parts, loaded->step);
+  const absl::Status opened = OpenData(parts, *loaded);
   parts.Show(Activity::kMeeting);
   TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, opened));
   parts.Show(Activity::kBetweenSteps);

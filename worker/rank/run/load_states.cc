@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -37,7 +38,8 @@ absl::StatusOr<StartPoint> LoadCheckpoint(RankParts& parts, const std::string& n
     return is_path ? checkpoint.status() : WithFailureCode(checkpoint.status(), "checkpoint_damaged");
   }
   TACC_RETURN_IF_ERROR(parts.states->Load(**checkpoint, initial));
-  return StartPoint{(*checkpoint)->manifest().step, path};
+  TACC_ASSIGN_OR_RETURN(std::string client_state, ReadClientState(**checkpoint));
+  return StartPoint{(*checkpoint)->manifest().step, path, std::move(client_state)};
 }
 
 bool HasFrozen(const graph::Program& program) {

@@ -13,6 +13,7 @@ namespace tacc::worker {
 struct StartPoint {
   int64_t step = 0;        // Updates done.
   std::string checkpoint;  // Path of the one that the states came from; empty: they are the model's.
+  std::string client_state;  // What the client had it keep; empty: nothing.
 };
 
 // Fills the states from the checkpoint that the start file names, or with the model's weights. Errors: as

@@ -25,6 +25,8 @@
 #include "worker/rank/protocol/start_file.h"
 #include "worker/rank/protocol/status_block.h"
 #include "worker/rank/run/run_options.h"
+#include "worker/rank/run/step_source.h"
+#include "worker/rank/session/client_link.h"
 #include "worker/rank/state/batches.h"
 #include "worker/rank/state/checkpointer.h"
 #include "worker/rank/state/states.h"
@@ -91,8 +93,9 @@ struct RankParts {
   std::unique_ptr<GapTrace> gaps;  // On rank 0, whose events say it; null: on a CPU, or not wanted.
   std::unique_ptr<RankStates> states;
   std::unique_ptr<Checkpointer> checkpointer;
-  std::unique_ptr<Dataset> dataset;
-  std::unique_ptr<TrainBatches> train_batches;
+  std::unique_ptr<Dataset> dataset;  // Null: a client sends the batches.
+  std::unique_ptr<StepSource> source;
+  std::unique_ptr<ClientLink> client_link;  // Null: the data is a folder's.
   std::unique_ptr<Dataset> eval_dataset;  // Null: nothing to evaluate on.
   std::unique_ptr<EvalBatches> eval_batches;
   std::unique_ptr<RunRecord> record;  // On rank 0 of a job with a folder.

@@ -96,6 +96,13 @@ void WriteReady(RankParts& parts, const StartPoint& begin, double load_seconds) 
     ready.capture = CaptureJson(captured);
     parts.events.Log(graph::InWords(captured));
   }
+  if (parts.client_link != nullptr) {
+    const ClientEndpoint& endpoint = parts.client_link->endpoint();
+    ready.client_local = endpoint.local;
+    ready.client_host = endpoint.host;
+    ready.client_port = endpoint.port;
+    ready.client_token = endpoint.token;
+  }
   parts.events.Write(ready);
 }
 
@@ -118,7 +125,7 @@ void WriteReport(RankParts& parts, const StartPoint& begin, const TrainLoop& loo
   const bool asks = error.ok() || !parts.device->is_asynchronous();
   report.peak_memory_bytes = asks ? parts.device->MemoryUsedBytes().value_or(PeakResidentBytes()) : 0;
   if (error.ok() && !loop.was_stopped()) report.export_dir = parts.start.export_dir;
-  if (!report.export_dir.empty()) {
+  if (!report.export_dir.empty() && parts.dataset != nullptr) {
     // The beginning of a text that the model has not learned from, where there is one.
     const Dataset& dataset = parts.eval_dataset != nullptr ? *parts.eval_dataset : *parts.dataset;
     constexpr int64_t kPromptTokens = 16;
@@ -156,7 +163,7 @@ int Run(RankParts& parts) {
   if (!status.ok()) return FailWithReport(parts, *begin, loop, BlameDevice(parts, status));
   if (parts.record != nullptr) WriteReport(parts, *begin, loop, absl::OkStatus());
   if (loop.was_stopped()) {
-    parts.events.Write(protocol::StoppedEvent{.step = loop.step()});
+    parts.events.Write(protocol::StoppedEvent{.step = loop.step(), .reason = loop.stop_reason()});
   } else {
     parts.events.Write(protocol::FinishedEvent{.step = loop.step()});
   }

@@ -9,15 +9,26 @@
 
 namespace tacc::worker {
 
-absl::StatusOr<BoundaryDecision> StepBoundary::Agree(const absl::Status& data, uint64_t hash, double cpu_wait_share) {
+absl::StatusOr<BoundaryDecision> StepBoundary::Agree(const absl::StatusOr<Work>& work, double cpu_wait_share) {
   const CommandCounts counts = commands_.counts();
   const uint64_t progress = static_cast<uint64_t>(checkpointer_.progress());
-  TACC_ASSIGN_OR_RETURN(const auto all, collectives_.GatherHost({counts.checkpoints, counts.stops, data.ok() ? hash : 0,
-                                                                 data.ok() ? 0u : 1u, progress,
-                                                                 std::bit_cast<uint64_t>(cpu_wait_share)}));
+  const Work mine = work.value_or(Work());
+  TACC_ASSIGN_OR_RETURN(
+      const auto all,
+      collectives_.GatherHost({counts.checkpoints, counts.stops, mine.batch_hash, work.ok() ? 0u : 1u, progress,
+                               std::bit_cast<uint64_t>(cpu_wait_share), static_cast<uint64_t>(mine.kind), mine.name}));
   if (std::any_of(all.begin(), all.end(), [](const auto& values) { return values[3] != 0; }))
-    TACC_RETURN_IF_ERROR(AgreeOnStatus(collectives_, data));
+    TACC_RETURN_IF_ERROR(AgreeOnStatus(collectives_, work.status()));
   BoundaryDecision decision;
+  const auto has_the_same = [&](const auto& values) { return values[6] == all[0][6] && values[7] == all[0][7]; };
+  const auto gives_up = [](const auto& values) {
+    return values[6] == static_cast<uint64_t>(Work::Kind::kGiveUp);
+  };
+  if (std::any_of(all.begin(), all.end(), gives_up)) {
+    decision.work = Work::Kind::kGiveUp;
+  } else if (std::all_of(all.begin(), all.end(), has_the_same)) {
+    decision.work = static_cast<Work::Kind>(all[0][6]);
+  }
   uint64_t checkpoints = 0;
   std::vector<Checkpointer::Progress> saving;
   for (size_t i = 0; i < all.size(); ++i) {

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "worker/rank/collectives/collectives.h"
 #include "worker/rank/protocol/commands.h"
+#include "worker/rank/run/step_source.h"
 #include "worker/rank/state/checkpointer.h"
 
 namespace tacc::worker {
@@ -15,6 +16,8 @@ namespace tacc::worker {
 struct BoundaryDecision {
   bool stops = false;
   bool saves = false;       // A command asked for a checkpoint.
+  // What all ranks have to do next; nothing where they do not have the same.
+  Work::Kind work = Work::Kind::kNothing;
   uint64_t batch_hash = 0;  // Of the global batch that was read last.
   // Of the rank whose threads waited longest for a processor, as each said of itself.
   int64_t waiting_rank = 0;
@@ -29,9 +32,9 @@ class StepBoundary {
   StepBoundary(Collectives* collectives, CommandReader* commands, Checkpointer* checkpointer)
       : collectives_(*collectives), commands_(*commands), checkpointer_(*checkpointer) {}
 
-  // All ranks call it. `data`: how reading the next batch went; `hash`: of this rank's part of it; `cpu_wait_share`: as
-  // CpuWatch says. Errors: those of `data`, the same on every rank (AgreeOnStatus); of the talk between ranks.
-  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data, uint64_t hash, double cpu_wait_share);
+  // All ranks call it. `work`: what this rank has to do next; `cpu_wait_share`: as CpuWatch says. Errors: those of
+  // `work`, the same on every rank (AgreeOnStatus); of the talk between ranks.
+  absl::StatusOr<BoundaryDecision> Agree(const absl::StatusOr<Work>& work, double cpu_wait_share);
 
  private:
   Collectives& collectives_;

@@ -31,6 +31,7 @@ bool HasAuxLoss(const graph::Program& program) {
 
 absl::StatusOr<double> StepReports::Entropy() const {
   if (HasAuxLoss(parts_.program)) return absl::UnimplementedError("the loss is no cross-entropy");
+  if (parts_.dataset == nullptr) return absl::UnimplementedError("the data is a client's");
   return TargetEntropy(*parts_.dataset, parts_.start.seq_len, parts_.start.seed, kEntropyTokens, kEntropySamples);
 }
 
@@ -57,8 +58,11 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
   if (target_tokens == 0) {
     parts_.events.WarningOnce("no_targets",
                               absl::StrCat("step ", step, " has no target: no token of its batch is to be ",
-                                           "predicted (loss_mask of ", parts_.start.data_path,
-                                           "); its loss and gradient are no numbers and its update is skipped; of "
+                                           "predicted",
+                                           parts_.dataset == nullptr
+                                               ? ""
+                                               : absl::StrCat(" (loss_mask of ", parts_.start.data_path, ")"),
+                                           "; its loss and gradient are no numbers and its update is skipped; of "
                                            "further such steps nothing is said"));
   }
   if (const std::string words = loss_.Take(step, loss, target_tokens); !words.empty())

@@ -6,7 +6,6 @@
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
 #include "machine/machine.h"
-#include "worker/rank/protocol/failure_codes.h"
 #include "worker/rank/run/evaluate.h"
 
 namespace tacc::worker {
@@ -32,25 +31,38 @@ TrainLoop::TrainLoop(RankParts* parts, const StartPoint* begin)
 absl::Status TrainLoop::Run() {
   parts_.ShowStep(step_);
   TACC_RETURN_IF_ERROR(parts_.measurement->Start(step_, parts_.start.max_steps));
+  double begin = SteadySeconds();
   while (true) {
-    const double begin = SteadySeconds();
-    const absl::Status data = is_at_end() ? absl::OkStatus() : OfFiles(parts_.train_batches->Next());
+    const absl::StatusOr<Work> work = parts_.source->Next(num_launched_, /*may_wait=*/launched_.empty());
     const double data_wait = SteadySeconds() - begin;
-    TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, Agree(data));
-    was_stopped_ = decision.stops;
-    if (decision.stops || is_at_end()) return FinishSteps(0);
-    if (decision.saves) {
+    TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, Agree(work));
+    const bool gives_up = decision.work == Work::Kind::kGiveUp;
+    was_stopped_ = decision.stops || gives_up;
+    if (gives_up) stop_reason_ = parts_.source->GiveUpReason();
+    if (was_stopped_ || decision.work == Work::Kind::kEnd) {
       TACC_RETURN_IF_ERROR(FinishSteps(0));
-      TACC_RETURN_IF_ERROR(SaveCheckpoint());
+      parts_.source->End();
+      return absl::OkStatus();
     }
-    TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash}));
+    if (decision.saves || decision.work != Work::Kind::kStep) TACC_RETURN_IF_ERROR(FinishSteps(0));
+    if (decision.saves) TACC_RETURN_IF_ERROR(SaveCheckpoint());
+    if (decision.work == Work::Kind::kNothing) {
+      parts_.Beat();
+      continue;  // What this step waits for its data has begun.
+    }
+    if (decision.work == Work::Kind::kRequest) {
+      TACC_RETURN_IF_ERROR(parts_.source->Serve(step_, [this] { return SaveCheckpoint(); }));
+    } else {
+      TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash}));
+    }
+    begin = SteadySeconds();
   }
 }
 
-absl::StatusOr<BoundaryDecision> TrainLoop::Agree(const absl::Status& data) {
+absl::StatusOr<BoundaryDecision> TrainLoop::Agree(const absl::StatusOr<Work>& work) {
   const bool is_saving = parts_.checkpointer->progress() == Checkpointer::Progress::kBusy;
   TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision,
-                        boundary_.Agree(data, parts_.train_batches->hash(), cpus_.Take(SteadySeconds(), is_saving)));
+                        boundary_.Agree(work, cpus_.Take(SteadySeconds(), is_saving)));
   const std::string words = CpuWatch::Warning(decision.waiting_rank, decision.cpu_wait_share);
   if (parts_.start.rank == 0 && !words.empty()) parts_.events.WarningOnce("busy_cpu", words);
   return decision;
@@ -79,11 +91,12 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
     reports_.LeaveOut();
   }
   if (parts_.watch != nullptr) parts_.watch->EnterStep(num_launched_ + 1);
-  TACC_RETURN_IF_ERROR(parts_.executor->Launch(parts_.train_batches->inputs()));
+  TACC_RETURN_IF_ERROR(parts_.source->Launch());
   launched_.push_back(step);
   ++num_launched_;
-  const bool evaluates = is_at_end() || (start.eval_steps > 0 && num_launched_ % start.eval_steps == 0);
-  const bool saves = start.save_steps > 0 && num_launched_ % start.save_steps == 0 && !is_at_end();
+  const bool is_last = parts_.source->IsLast(num_launched_);
+  const bool evaluates = is_last || (start.eval_steps > 0 && num_launched_ % start.eval_steps == 0);
+  const bool saves = start.save_steps > 0 && num_launched_ % start.save_steps == 0 && !is_last;
   // A device that is behind the host always has its next step waiting.
   const bool goes_on = parts_.device->is_asynchronous() && !evaluates && !saves && !traces && !traces_gaps &&
                        !measurement.times_all_steps();
@@ -117,7 +130,9 @@ absl::Status TrainLoop::FinishStep() {
   const LaunchedStep launched = launched_.front();
   launched_.pop_front();
   parts_.ShowStep(++step_);
-  return reports_.Finished(step_, launched);
+  TACC_RETURN_IF_ERROR(reports_.Finished(step_, launched));
+  parts_.source->Finished(step_);
+  return absl::OkStatus();
 }
 
 }  // namespace tacc::worker

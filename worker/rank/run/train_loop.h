@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,17 +27,18 @@ class TrainLoop {
 
   // Updates done.
   int64_t step() const { return step_; }
-  // Whether it ended by the command `stop`.
+  // Whether it ended by the command `stop`, or because the ranks gave up.
   bool was_stopped() const { return was_stopped_; }
+  // Why they did; empty: they did not.
+  const std::string& stop_reason() const { return stop_reason_; }
 
  private:
   // Starts the next step, ends those that need not stay in flight, and does what is due after it.
   absl::Status Launch(const LaunchedStep& step);
-  // The exchange between two steps, with `data` as reading the next batch went.
-  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data);
+  // The exchange between two steps, with what this rank has to do next.
+  absl::StatusOr<BoundaryDecision> Agree(const absl::StatusOr<Work>& work);
   // Of the states as they are, written while training goes on.
   absl::Status SaveCheckpoint();
-  bool is_at_end() const { return num_launched_ >= parts_.start.max_steps; }
   // Ends the oldest steps until at most `num_in_flight` are left.
   absl::Status FinishSteps(int64_t num_in_flight);
   // Whether the gaps of the next step are traced: of one that runs as any other.
@@ -52,6 +54,7 @@ class TrainLoop {
   int64_t num_launched_;               // Of all steps, with those that are done.
   std::deque<LaunchedStep> launched_;  // And not finished.
   bool was_stopped_ = false;
+  std::string stop_reason_;
 };
 
 }  // namespace tacc::worker

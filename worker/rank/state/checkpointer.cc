@@ -11,6 +11,22 @@
 
 namespace tacc::worker {
 
+namespace {
+
+// The tensor's name.
+constexpr char kClientState[] = "client/state";
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadClientState(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.manifest().tensors.find(kClientState);
+  if (found == checkpoint.manifest().tensors.end()) return "";
+  const Rectangle whole = WholeTensor(found->second.shape);
+  std::string state(NumElements(whole.shape).value_or(0), '\0');
+  TACC_RETURN_IF_ERROR(checkpoint.Read(kClientState, whole, state.data()));
+  return state;
+}
+
 absl::Status Checkpointer::Start(int64_t step) {
   Judge(step == step_);
   if (step == last_saved_step_ || (stage_ != Stage::kIdle && step == step_)) return absl::OkStatus();
@@ -54,6 +70,7 @@ absl::Status Checkpointer::Begin(int64_t step) {
     is_clean_ = true;
   }
   step_ = step;
+  saved_client_state_ = client_state_;
   is_rejected_ = false;
   stage_ = Stage::kWriting;
   return absl::OkStatus();
@@ -119,6 +136,10 @@ void Checkpointer::JoinThread() {
 
 void Checkpointer::Write() {
   absl::Status status = start_.checkpoint_claimed ? CheckClaimed(start_.checkpoint_dir) : absl::OkStatus();
+  if (start_.rank == 0 && !saved_client_state_.empty()) {
+    const std::vector<int64_t> shape = {static_cast<int64_t>(saved_client_state_.size())};
+    shard_.tensors.push_back({kClientState, "U8", shape, shape, WholeTensor(shape), saved_client_state_.data()});
+  }
   if (status.ok()) status = WriteShard(start_.checkpoint_dir, id(), start_.rank, shard_.tensors, failpoints_);
   if (!status.ok()) {
     events_.Warning("checkpoint_failed",

@@ -6,13 +6,16 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "failpoint/failpoint.h"
 #include "graph/ir/program.h"
 #include "worker/checkpoint/checkpoint_name.h"
+#include "worker/checkpoint/reader.h"
 #include "worker/rank/collectives/collectives.h"
 #include "worker/rank/device/arena.h"
 #include "worker/rank/protocol/events.h"
@@ -70,6 +73,9 @@ class Checkpointer {
   // follows. One that is held is committed before.
   absl::Status Save(int64_t step);
 
+  // What the client that sends the batches needs to go on from here; kept with the checkpoints that begin from now on.
+  void SetClientState(std::string state) { client_state_ = std::move(state); }
+
   // Returns when no checkpoint is under way; one that is held is committed.
   absl::Status Wait();
   // Waits for what this rank's thread writes.
@@ -118,6 +124,7 @@ class Checkpointer {
   Stage stage_ = Stage::kIdle;
   int64_t step_ = -1;  // Of the checkpoint under way.
   RankStates::Shard shard_;
+  std::string client_state_, saved_client_state_;  // Of now, and of the checkpoint under way.
   bool is_held_ = false;
   bool is_rejected_ = false;
   bool is_complete_ = false;  // All ranks have written their shards, and it is not rejected.
@@ -130,6 +137,9 @@ class Checkpointer {
   std::string last_saved_path_;
   absl::Status last_error_;
 };
+
+// What SetClientState gave when the checkpoint began; empty where there is none. Errors: as Checkpoint::Read.
+absl::StatusOr<std::string> ReadClientState(const Checkpoint& checkpoint);
 
 }  // namespace tacc::worker
 

@@ -376,6 +376,12 @@ absl::StatusOr<RankStates::Shard> RankStates::MakeSnapshot(char* memory) const {
   return shard;
 }
 
+absl::StatusOr<double> RankStates::ReadScalar(const std::string& name) const {
+  TACC_ASSIGN_OR_RETURN(const Content content, Content::Read(device_, views_(name)));
+  const TensorView& view = content.view();
+  return view.dtype == DType::kF64 ? *view.as<double>() : static_cast<double>(*view.as<float>());
+}
+
 absl::StatusOr<bool> RankStates::IsFinite(const std::string& name) const {
   TACC_ASSIGN_OR_RETURN(const Content content, Content::Read(device_, views_(name)));
   const TensorView& view = content.view();

@@ -63,6 +63,9 @@ class RankStates {
   // The shard, all of it copied to `memory` of ShardBytes(): the states may change while it is written.
   absl::StatusOr<Shard> MakeSnapshot(char* memory) const;
 
+  // The value of a state without dims.
+  absl::StatusOr<double> ReadScalar(const std::string& name) const;
+
   // Whether every number of a state is finite.
   absl::StatusOr<bool> IsFinite(const std::string& name) const;
 

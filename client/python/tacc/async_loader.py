@@ -1,0 +1,113 @@
+"""`tacc.AsyncLoader`: reads a session's next batches while its ranks compute."""
+
+from __future__ import annotations
+
+import io
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tacc.errors import InputError
+from tacc.session import Session, StagedBatch
+
+_STOP_SECONDS = 0.05  # Between two looks whether the thread has ended.
+
+
+class AsyncLoader:
+    """The batches of a loader, read on a thread and put where the ranks of a session read them.
+
+        for batch in tacc.AsyncLoader(loader, session):
+            session.step(batch)
+
+    Checkpoints keep where the loader stands, as `state` of each step. With a session that has one (`Session.state`) the first epoch goes on
+    there: a loader with `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader, takes its own state again; of another one, which must
+    give the same batches again, those that were trained on are read and left out. The same holds for a new AsyncLoader after a
+    SessionRestartedError.
+
+    Args:
+        loader: Gives the batches of an epoch each time it is iterated over.
+        session: Where they go.
+        transform: Makes the arrays of `Session.inputs` from what the loader gives. None: it gives them, by name.
+    """
+
+    def __init__(self, loader: Iterable[Any], session: Session, *, transform: Callable[[Any], Mapping[str, Any]] | None = None):
+        self._loader: Any = loader
+        self._session = session
+        self._transform = transform or (lambda batch: batch)
+        self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        self.epoch = 0
+        """Epochs that are over."""
+        self._num_before = 0  # Batches of this epoch that are not to come again.
+        if session.state:
+            self._load(session.state)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[StagedBatch]:
+        """The rest of the epoch; the next time it is the next one."""
+        ready: queue.Queue[StagedBatch | BaseException | None] = queue.Queue(maxsize=1)
+        stop = threading.Event()
+        thread = threading.Thread(target=self._read, args=(ready, stop), daemon=True, name="tacc-loader")
+        thread.start()
+        given: StagedBatch | None = None
+        try:
+            while (item := ready.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                if given is not None:
+                    self._session.discard(given)  # Nobody has used it.
+                given = item
+                yield item
+            self.epoch += 1
+            self._num_before = 0
+        finally:
+            stop.set()
+            while thread.is_alive() or not ready.empty():
+                try:
+                    left = ready.get(timeout=_STOP_SECONDS)
+                except queue.Empty:
+                    continue
+                if isinstance(left, StagedBatch):
+                    self._session.discard(left)
+            if given is not None:
+                self._session.discard(given)
+
+    def _read(self, ready: queue.Queue[StagedBatch | BaseException | None], stop: threading.Event) -> None:
+        last: BaseException | None = None
+        try:
+            for number, batch in enumerate(self._loader, 1 if not self._keeps_state else self._num_before + 1):
+                if stop.is_set():
+                    return
+                if number <= self._num_before:
+                    continue
+                staged = self._session.stage(self._transform(batch))
+                staged.state = self._state(number)
+                ready.put(staged)
+        except BaseException as error:  # It is the consumer's.
+            last = error
+        ready.put(last)
+
+    def _state(self, num_batches: int) -> bytes:
+        state: dict[str, Any] = {"epoch": self.epoch, "batches": num_batches}
+        if self._keeps_state:
+            import torch
+
+            data = io.BytesIO()
+            torch.save(self._loader.state_dict(), data)
+            state["loader"] = data.getvalue().hex()
+        return json.dumps(state).encode()
+
+    def _load(self, text: bytes) -> None:
+        try:
+            state = json.loads(text)
+            self.epoch, self._num_before = int(state["epoch"]), int(state["batches"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"the session's state is not of an AsyncLoader ({error}); go on as it was made") from error
+        if self._keeps_state and "loader" in state:
+            import torch
+
+            self._loader.load_state_dict(torch.load(io.BytesIO(bytes.fromhex(state["loader"])), weights_only=True))

@@ -1,0 +1,515 @@
+"""`tacc.Session`: drives the ranks of a job, step by step, with batches of the caller's."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from tacc import calls
+from tacc.client import Job
+from tacc.errors import AnswerTimeoutError, InputError, TaccError
+from tacc.session_link import Endpoint, Link, LinkBrokenError, Memory
+
+_POLL_SECONDS = 0.1
+_SLOTS = 3  # Batches that lie in memory: one is computed on, one waits, one is written.
+_ALIGN = 64
+# Of the ranks' inputs. numpy has no bfloat16: its bits.
+_DTYPES = {"bool": "?", "i32": "<i4", "i64": "<i8", "bf16": "<u2", "f16": "<f2", "f32": "<f4", "f64": "<f8"}
+
+
+class SessionRestartedError(TaccError):
+    """The job has begun again from a checkpoint, as after the loss of a worker: steps since then are undone.
+
+    The session is connected again. Go on from `step` (as `Session.step_number` is now) with `Session.state`.
+
+    Attributes:
+        step: Updates that the training has done.
+    """
+
+    def __init__(self, step: int, why: str):
+        self.step = step
+        super().__init__(f"the job has begun again after step {step}: {why}; go on from there, with Session.state")
+
+
+@dataclass(frozen=True)
+class SessionInput:
+    """What a batch has under one name.
+
+    Attributes:
+        name: As in the model's graph.
+        dtype: Of numpy; bfloat16 are their bits, as uint16.
+        shape: Of a whole batch; a micro-batch has `Session.micro_batch_size` samples in place of the first number.
+        has_batch: Whether dim 0 are the samples. Otherwise it is the same for all.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    has_batch: bool
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gave, as its `StepMetrics`.
+
+    Attributes:
+        step: Updates done, this one included.
+        loss: Mean over the targets of the batch, before the update.
+        grad_norm: Of all gradients, before clipping.
+        learning_rate: That the update was made with.
+        target_tokens: Targets that the loss is a mean over.
+        skipped: The gradient norm was not finite, and nothing was updated.
+        loss_scale: In float16, after the step.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    target_tokens: float
+    skipped: bool
+    loss_scale: float | None = None
+
+
+@dataclass(frozen=True)
+class MicroBatchResult:
+    """What a micro-batch gave.
+
+    Attributes:
+        loss_sum: Over its targets; the mean of a step is over those of all its micro-batches.
+        target_tokens: How many they are.
+    """
+
+    loss_sum: float
+    target_tokens: float
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """What a forward without gradients gave.
+
+    Attributes:
+        loss: Mean over the targets.
+        target_tokens: How many they are.
+    """
+
+    loss: float
+    target_tokens: float
+
+
+class StagedBatch:
+    """A batch in the memory that ranks read. `Session.stage` makes it; it is used once.
+
+    Attributes:
+        num_micro_batches: That it has.
+        state: What the step takes as `state` if the caller gives none.
+    """
+
+    def __init__(self, slot: int, num_micro_batches: int):
+        self._slot = slot
+        self._is_used = False
+        self.num_micro_batches = num_micro_batches
+        self.state: bytes | None = None
+
+
+@dataclass
+class _Part:
+    """What one rank reads of one input in one micro-batch, and where it lies in a slot."""
+
+    name: str
+    index: list[tuple[tuple[slice, ...], tuple[slice, ...]]]  # Of the part, of the micro-batch's array.
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class Session:
+    """Drives a job whose `data` is `{"client": {}}`: its ranks train what this session sends, and nothing else.
+
+        job = client.submit({..., "data": {"client": {}, "seq_len": 128}, ...})
+        with tacc.Session(job) as session:
+            for tokens, targets in batches:
+                result = session.step({"tokens": tokens, "targets": targets})
+            session.finish()
+
+    Each rank gets the rows that it computes on: on this machine through memory that both map, elsewhere over TCP. A connection that breaks is
+    made again, and what was under way is answered once: no step is trained twice. Only one session drives a job; a later one takes the place of
+    the one before. Methods are for one thread, but `stage`, which another may call to prepare the next batch.
+
+    Args:
+        job: The job.
+        timeout: Seconds to wait until it runs. None: as long as it takes.
+        shared_memory: Whether ranks of this machine get batches through memory that both map. False: over TCP, as elsewhere.
+
+    Raises:
+        ConflictError: The job's data is a folder.
+        JobFailedError, JobCancelledError: It has ended.
+        AnswerTimeoutError: It does not run in time.
+    """
+
+    def __init__(self, job: Job, *, timeout: float | None = None, shared_memory: bool = True):
+        self._job = job
+        self._id = secrets.token_hex(8)
+        self._uses_memory = shared_memory
+        self._links: list[Link] = []
+        self._memory: Memory | None = None
+        self._serial = 0
+        self._attempt = 0
+        self._is_closed = False
+        self.step_number = 0
+        """Updates that the training has done."""
+        self.state = b""
+        """What was given as `state` with the step that the training stands at; after a restart that of its checkpoint."""
+        self.max_steps = 0
+        """Updates that the training is to have (`train.max_steps`)."""
+        self.global_batch_size = 0
+        """Samples of a step."""
+        self.num_micro_batches = 0
+        """Micro-batches of a step."""
+        self.inputs: dict[str, SessionInput] = {}
+        """What a batch has, by name."""
+        self._parts: list[list[list[_Part]]] = []  # [rank][micro-batch][input of the rank]
+        self._free: list[int] = []
+        self._freed = threading.Condition()
+        self._connect(timeout)
+
+    # --- What it does -------------------------------------------------------------------------------------------------
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples of a micro-batch, over all ranks."""
+        return self.global_batch_size // self.num_micro_batches
+
+    def stage(self, batch: Mapping[str, Any], *, micro_batches: int | None = None) -> StagedBatch:
+        """Puts a batch where the ranks read it, and cuts it up for them, so that the step can begin at once. Waits while two others lie there.
+
+        Args:
+            batch: An array for each of `inputs`: numpy, or what `numpy.asarray` takes, as tensors on the CPU. Others are ignored.
+            micro_batches: How many it has. None: as a step.
+
+        Raises:
+            InputError: An input is missing, or has another shape or type.
+        """
+        count = self.num_micro_batches if micro_batches is None else micro_batches
+        arrays = {name: self._array(batch, spec, count) for name, spec in self.inputs.items()}
+        with self._freed:
+            self._freed.wait_for(lambda: self._free or self._is_closed)
+            if self._is_closed:
+                raise TaccError("the session is closed")
+            slot = self._free.pop()
+        written: set[int] = set()
+        for of_rank in self._parts:
+            for m, parts in enumerate(of_rank[:count]):
+                for part in parts:
+                    if part.offset in written:  # Another rank reads the same.
+                        continue
+                    written.add(part.offset)
+                    spec = self.inputs[part.name]
+                    rows = self.micro_batch_size
+                    source = arrays[part.name][m * rows : (m + 1) * rows] if spec.has_batch else arrays[part.name]
+                    place = self._place(slot, part)
+                    for to, index in part.index:
+                        np.copyto(place[to], source[index], casting="same_kind")
+        return StagedBatch(slot, count)
+
+    def discard(self, batch: StagedBatch) -> None:
+        """Gives the memory of a staged batch back, which no step is to use. One that was used has done so.
+
+        Args:
+            batch: What `stage` returned.
+        """
+        with self._freed:
+            if not batch._is_used:
+                batch._is_used = True
+                self._free.append(batch._slot)
+                self._freed.notify()
+
+    @property
+    def bytes_per_step(self) -> tuple[int, list[int]]:
+        """Bytes of a batch in the memory that ranks share, and those that each rank reads of it, or gets by TCP."""
+        parts = [part for of_rank in self._parts for of_batch in of_rank for part in of_batch]
+        once = sum({part.offset: part.size for part in parts}.values())
+        return once, [sum(part.size for of_batch in of_rank for part in of_batch) for of_rank in self._parts]
+
+    def step(self, batch: Mapping[str, Any] | StagedBatch, *, state: bytes | None = None) -> StepResult:
+        """A step: forward and backward of all micro-batches, and the update.
+
+        Args:
+            batch: As of `stage`, or what it returned.
+            state: What the caller needs to go on after this step, as the position of its loader: a checkpoint keeps it.
+
+        Raises:
+            InputError: As `stage`.
+            SessionRestartedError: The job has begun again; the step is not done.
+            JobFailedError, JobCancelledError: The job has ended.
+        """
+        if isinstance(batch, StagedBatch) and state is None:
+            state = batch.state
+        return self._updated(self._ask("step", batch, state), state)
+
+    def micro_batch(self, batch: Mapping[str, Any] | StagedBatch) -> MicroBatchResult:
+        """Forward and backward of one micro-batch, whose gradients are added to those since the last update.
+
+        Args:
+            batch: As of `stage`, of `micro_batch_size` samples.
+
+        Raises:
+            TaccError: The job's steps have a single micro-batch and there is one already, or they are those of a pipeline.
+            SessionRestartedError: As `step`; micro-batches since the last update are undone.
+        """
+        answer = self._ask("micro_batch", batch, micro_batches=1)
+        return MicroBatchResult(answer["loss_sum"], answer["target_tokens"])
+
+    def update(self, *, state: bytes | None = None) -> StepResult:
+        """The update by the gradients of the micro-batches since the last one: clipping, learning rate, optimizer.
+
+        Args:
+            state: As of `step`.
+        """
+        return self._updated(self._ask("update", None, state), state)
+
+    def forward(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int | None = None) -> ForwardResult:
+        """The loss of a batch by the weights as they are, without dropout.
+
+        Args:
+            batch: As of `stage`.
+            micro_batches: How many it has, at most those of a step. None: as a step.
+        """
+        answer = self._ask("forward", batch, micro_batches=micro_batches)
+        return ForwardResult(answer["loss"], answer["target_tokens"])
+
+    def save(self, *, state: bytes | None = None) -> str:
+        """Writes a checkpoint. Those of `checkpoint.save_steps` are written by themselves.
+
+        Args:
+            state: As of `step`.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            TaccError: It could not be written.
+        """
+        answer = self._ask("save", None, state)
+        self.state = self.state if state is None else state
+        return str(answer["checkpoint"])
+
+    def finish(self, *, state: bytes | None = None) -> None:
+        """Ends the training, whatever `max_steps` says: its last checkpoint and its export are written. `Job.wait` tells when that is done.
+
+        Args:
+            state: As of `step`.
+        """
+        self._ask("close", None, state)
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the job, which waits for another session (`data.client.wait_seconds`)."""
+        with self._freed:
+            self._is_closed = True
+            self._freed.notify_all()
+        self._disconnect()
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # --- Commands -----------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, command: str, batch: Mapping[str, Any] | StagedBatch | None, state: bytes | None = None, *, micro_batches: int | None = None
+    ) -> dict[str, Any]:
+        if self._is_closed:
+            raise TaccError("the session is closed")
+        staged = batch if isinstance(batch, StagedBatch) or batch is None else self.stage(batch, micro_batches=micro_batches)
+        if staged is not None and staged._is_used:
+            raise InputError("the staged batch was used before; stage it again")
+        self._serial += 1
+        try:
+            answer = self._answered(command, staged, state)
+        finally:
+            if staged is not None:
+                self.discard(staged)
+        if "error" in answer:
+            raise TaccError(answer["error"])
+        return answer
+
+    def _answered(self, command: str, staged: StagedBatch | None, state: bytes | None) -> dict[str, Any]:
+        is_sent = False
+        while True:
+            try:
+                if not self._links:
+                    self._connect(None)
+                for rank, link in enumerate(self._links):
+                    link.send(*self._frame(rank, link, command, staged, state))
+                is_sent = True
+                answers = [self._answer_of(link) for link in self._links]
+                return answers[0]
+            except LinkBrokenError as error:
+                self._disconnect()
+                before = self._attempt, self.step_number
+                self._connect(None)
+                if self._attempt != before[0]:
+                    raise SessionRestartedError(self.step_number, str(error)) from None
+            except BaseException:
+                # An answer may be half read, or one that nobody waits for comes later.
+                if is_sent:
+                    self._disconnect()
+                raise
+
+    def _answer_of(self, link: Link) -> dict[str, Any]:
+        answer, _ = link.receive()
+        if answer["serial"] != self._serial:
+            raise TaccError(f"the answer to command {answer['serial']} came in place of that to {self._serial}")
+        return answer
+
+    def _frame(self, rank: int, link: Link, command: str, staged: StagedBatch | None, state: bytes | None) -> tuple[str, list[Any]]:
+        header: dict[str, Any] = {"command": command, "serial": self._serial, "step": self.step_number}
+        payload: list[Any] = []
+        if staged is not None:
+            parts = self._parts[rank][: staged.num_micro_batches]
+            header["micro_batches"] = len(parts)
+            if link.is_local:
+                begin = staged._slot * self._slot_bytes
+                header["offsets"] = [[begin + part.offset for part in of_batch] for of_batch in parts]
+            else:
+                payload += [self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
+        if state is not None:
+            header["state_bytes"] = len(state)
+            payload += [state] if state else []
+        if payload:
+            header["bytes"] = sum(memoryview(part).nbytes for part in payload)
+        return json.dumps(header), payload
+
+    def _updated(self, answer: dict[str, Any], state: bytes | None) -> StepResult:
+        self.step_number = answer["step"]
+        self.state = self.state if state is None else state
+        number = {name: float("nan") if answer.get(name) is None else answer[name] for name in ("loss", "grad_norm", "learning_rate")}
+        return StepResult(
+            self.step_number, number["loss"], number["grad_norm"], number["learning_rate"], answer["target_tokens"], answer["skipped"] != 0,
+            answer.get("loss_scale"),
+        )
+
+    # --- Connections --------------------------------------------------------------------------------------------------
+
+    def _connect(self, timeout: float | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            attempt, endpoints = self._endpoints(end)
+            try:
+                self._links = []
+                for endpoint in endpoints:
+                    self._links.append(Link(endpoint, self._id, is_local=self._uses_memory))
+                for link in self._links:
+                    link.hello(self._memory)
+                self._take([link.receive() for link in self._links])
+                self._attempt = attempt
+                return
+            except LinkBrokenError:  # The attempt ends, and the coordinator has not heard of it yet.
+                self._disconnect()
+                time.sleep(_POLL_SECONDS)
+
+    def _endpoints(self, end: float | None) -> tuple[int, list[Endpoint]]:
+        deadline = calls.Deadline(self._job.id, None)
+        while True:
+            phase, attempt, endpoints = self._job._client._run_patiently(calls.get_endpoints(self._job.id), deadline)
+            if endpoints:
+                return attempt, endpoints
+            if phase in calls.ENDED:
+                calls.outcome(self._job.status())
+                raise TaccError(f"{self._job.id} has finished; a session is of a job that runs")
+            if end is not None and time.monotonic() > end:
+                raise AnswerTimeoutError(f"{self._job.id} does not run yet: {phase}")
+            time.sleep(_POLL_SECONDS)
+
+    def _disconnect(self) -> None:
+        for link in self._links:
+            link.close()
+        self._links = []
+
+    def _take(self, welcomes: list[tuple[dict[str, Any], bytearray]]) -> None:
+        first = welcomes[0][0]
+        self.step_number, self.max_steps = first["step"], first["max_steps"]
+        self.global_batch_size, self.num_micro_batches = first["global_batch_size"], first["num_micro_batches"]
+        self.state = bytes(welcomes[0][1])
+        if self._parts:
+            return  # A job keeps its layout.
+        next_offset = 0
+        offsets: dict[Any, int] = {}
+        for welcome, _ in welcomes:
+            of_rank: list[list[_Part]] = []
+            for m in range(self.num_micro_batches):
+                parts = []
+                for given in welcome["inputs"]:
+                    part = self._part(given)
+                    key = (part.name, m if self.inputs[part.name].has_batch else 0, json.dumps([given["ranges"], given.get("positions")]))
+                    if key not in offsets:
+                        offsets[key] = next_offset
+                        next_offset += -(-part.size // _ALIGN) * _ALIGN
+                    part.offset = offsets[key]
+                    parts.append(part)
+                of_rank.append(parts)
+            self._parts.append(of_rank)
+        self._slot_bytes = max(next_offset, _ALIGN)
+        self._memory = Memory(_SLOTS * self._slot_bytes)
+        self._free = list(range(_SLOTS))
+        # The ranks have not got it yet.
+        for link in self._links:
+            if link.is_local:
+                raise LinkBrokenError("connect again with the memory")
+
+    def _part(self, given: dict[str, Any]) -> _Part:
+        name, dims, dtype = given["name"], given["dims"], np.dtype(_DTYPES[given["dtype"]])
+        rows = [self.global_batch_size, *dims[1:]] if given["batch"] else dims
+        self.inputs[name] = SessionInput(name, dtype, tuple(rows), given["batch"])
+        ranges = [(begin, end) for begin, end in given["ranges"]]
+        shape = tuple(end - begin for begin, end in ranges)
+        whole = tuple(slice(begin, end) for begin, end in ranges)
+        index = [(tuple(slice(None) for _ in whole), whole)]
+        if "positions" in given:  # Dim 1 is not in its own order.
+            index, at = [], 0
+            for begin, end in given["positions"]:
+                index.append(((slice(None), slice(at, at + end - begin)), (whole[0], slice(begin, end), *whole[2:])))
+                at += end - begin
+        return _Part(name, index, shape, dtype, 0)
+
+    # --- Batches ------------------------------------------------------------------------------------------------------
+
+    def _array(self, batch: Mapping[str, Any], spec: SessionInput, micro_batches: int) -> np.ndarray[Any, Any]:
+        if spec.name not in batch:
+            raise InputError(f"the batch has no {spec.name!r}; it has {', '.join(map(repr, batch)) or 'nothing'}")
+        array = np.asarray(batch[spec.name])
+        wanted = (micro_batches * self.micro_batch_size, *spec.shape[1:]) if spec.has_batch else spec.shape
+        if array.shape != wanted:
+            raise InputError(f"{spec.name!r} has the shape {list(array.shape)}; wanted {list(wanted)}")
+        if array.dtype == spec.dtype or np.can_cast(array.dtype, spec.dtype, "safe"):
+            return array
+        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+            raise InputError(f"{spec.name!r} is of {array.dtype}; wanted {spec.dtype}")
+        if spec.dtype.kind == "i" and array.size > 0:
+            limits = np.iinfo(spec.dtype)
+            if array.min() < limits.min or array.max() > limits.max:
+                raise InputError(f"{spec.name!r} has numbers that {spec.dtype} does not hold")
+        return array
+
+    def _place(self, slot: int, part: _Part) -> np.ndarray[Any, Any]:
+        assert self._memory is not None
+        begin = slot * self._slot_bytes + part.offset
+        return np.frombuffer(self._memory.map, part.dtype, part.size // part.dtype.itemsize, begin).reshape(part.shape)

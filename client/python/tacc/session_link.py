@@ -1,0 +1,148 @@
+"""Frames between a client and the ranks that it drives (docs/contracts.md), and the memory in which its batches lie for them."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from tacc.errors import TaccError
+
+PROTOCOL = 1
+_CONNECT_SECONDS = 10.0
+_MAX_HEADER = 16 << 20  # A rank's welcome has a range for each part of an input.
+_F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4  # of <linux/fcntl.h>
+
+
+class LinkBrokenError(Exception):
+    """A connection to a rank could not be made, or broke. What was asked is asked again."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a rank listens, as the coordinator says."""
+
+    rank: int
+    local: str
+    host: str
+    port: int
+    token: str
+
+
+class Memory:
+    """Memory that ranks of this machine map.
+
+    Args:
+        size: In bytes.
+    """
+
+    def __init__(self, size: int):
+        self.fd = os.memfd_create("tacc-session", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+        # A rank that reads it could not bear that it becomes smaller.
+        fcntl.fcntl(self.fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
+        self.map = mmap.mmap(self.fd, size)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        with contextlib.suppress(BufferError):  # Arrays still lie in it; it goes with the last of them.
+            self.map.close()
+
+
+class Link:
+    """A connection to one rank.
+
+    Args:
+        endpoint: Where it listens.
+        client: The same text whenever this client connects, another one in each client.
+        is_local: Whether to try the Unix socket of this machine first.
+    """
+
+    def __init__(self, endpoint: Endpoint, client: str, *, is_local: bool):
+        self._endpoint = endpoint
+        self._client = client
+        self._socket, self.is_local = self._connect(is_local)
+
+    def _connect(self, is_local: bool) -> tuple[socket.socket, bool]:
+        if is_local:
+            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                local.connect(b"\0" + self._endpoint.local.encode())
+                return local, True
+            except OSError:  # The rank is on another machine.
+                local.close()
+        try:
+            remote = socket.create_connection((self._endpoint.host, self._endpoint.port), timeout=_CONNECT_SECONDS)
+        except OSError as error:
+            raise LinkBrokenError(f"rank {self._endpoint.rank} at {self._endpoint.host}:{self._endpoint.port}: {error}") from error
+        remote.settimeout(None)  # A step takes as long as it takes,
+        remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        remote.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # but a machine that has gone is noticed.
+        remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+        remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        return remote, False
+
+    def hello(self, memory: Memory | None) -> None:
+        """Shows the token, and on this machine gives the memory. The answer is the rank's welcome."""
+        header = {"hello": True, "protocol": PROTOCOL, "token": self._endpoint.token, "client": self._client}
+        ancillary = []
+        if memory is not None and self.is_local:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory.fd]))]
+        text = json.dumps(header).encode()
+        with self._broken():
+            self._socket.sendmsg([struct.pack("<I", len(text)) + text], ancillary)
+
+    def send(self, header: str, parts: list[Any]) -> None:
+        """A frame: the header as JSON, and what follows it, whose size the header says."""
+        text = header.encode()
+        with self._broken():
+            if not parts:
+                self._socket.sendall(struct.pack("<I", len(text)) + text)
+                return
+            views = [memoryview(struct.pack("<I", len(text)) + text), *(memoryview(part).cast("B") for part in parts)]
+            while views:
+                sent = self._socket.sendmsg(views[:256])
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][sent:]
+
+    def receive(self) -> tuple[dict[str, Any], bytearray]:
+        """The next frame. TaccError: the rank refuses what was sent. LinkBrokenError: the connection is over."""
+        with self._broken():
+            (length,) = struct.unpack("<I", self._read(4))
+            if not 0 < length <= _MAX_HEADER:
+                raise LinkBrokenError(f"rank {self._endpoint.rank} sent a header of {length} bytes")
+            header: dict[str, Any] = json.loads(self._read(length))
+            payload = self._read(header.get("bytes", 0))
+        if "error" in header and "serial" not in header:
+            raise TaccError(f"rank {self._endpoint.rank}: {header['error']}")
+        return header, payload
+
+    def _read(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise LinkBrokenError(f"rank {self._endpoint.rank} has closed the connection")
+            view = view[count:]
+        return data
+
+    @contextlib.contextmanager
+    def _broken(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            raise LinkBrokenError(f"rank {self._endpoint.rank}: {error}") from error
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,315 @@
+"""A client drives the ranks with batches of its own: the losses of a data folder with the same rows, whatever breaks meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import tacc
+from cluster import BUILD, Cluster, write_data, write_model
+
+STEPS, SAMPLES, SEQ_LEN = 8, 8, 16
+TRAIN = {"max_steps": STEPS, "global_batch_size": SAMPLES, "per_device_train_batch_size": 2, "learning_rate": 0.003, "seed": 3}
+LAYOUTS = {
+    "one": {"dp": {"size": 1}, "fsdp": {"size": 1}},
+    "fsdp": {"dp": {"size": 1}, "fsdp": {"size": 2}},
+    "tp": {"fsdp": {"size": 1}, "tp": {"size": 2}},
+    "cp": {"fsdp": {"size": 1}, "cp": {"size": 2}},
+    "pp": {"fsdp": {"size": 1}, "pp": {"size": 2, "num_micro_batches": 4}},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), workers=2) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with tacc.Client(cluster.address) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    write_model(folder / "model")
+    write_data(folder / "data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def batches(folder):
+    """The rows that each step of the data folder has, as a client's batches."""
+    found = []
+    for step in range(1, STEPS + 1):
+        shown = subprocess.run([BUILD / "tacc-data", "show", "--data", folder / "data", "--seq-len", str(SEQ_LEN), "--global-batch-size", str(SAMPLES),
+                                "--seed", str(TRAIN["seed"]), "--step", str(step), "--json"], capture_output=True, check=True)
+        tokens = np.array(json.loads(shown.stdout)["tokens"], np.int32)
+        found.append({"tokens": tokens, "targets": np.pad(tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)})
+    return found
+
+
+def spec(folder, runs, name, layout="one", *, data=None, **train):
+    dist = LAYOUTS[layout]
+    return {"name": name, "model": {"path": str(folder / "model"), "weights": "random"}, "data": {"client": {}, "seq_len": SEQ_LEN, **(data or {})},
+            "train": {**TRAIN, **train}, "compute": {"bf16": False}, "dist": dist, "checkpoint": {"dir": str(runs / name), "save_steps": 3},
+            "resources": {"workers": int(np.prod([axis["size"] for axis in dist.values()]))}}
+
+
+def submit(client, *arguments, **options):
+    return client.submit(spec(*arguments, **options))
+
+
+def numbers(result):
+    return result.step, result.loss, result.grad_norm, result.target_tokens
+
+
+def points(job):
+    return [(p.step, p.loss, p.grad_norm, float(p.target_tokens)) for p in job.watch(events=False)]
+
+
+@pytest.fixture(scope="module")
+def references(client, folder, tmp_path_factory):
+    """Layout -> the points of a training on the data folder."""
+    runs, found = tmp_path_factory.mktemp("references"), {}
+
+    def reference(layout):
+        if layout not in found:
+            job = spec(folder, runs, f"folder-{layout}", layout)
+            job["data"] = {"path": str(folder / "data"), "seq_len": SEQ_LEN}
+            found[layout] = points(client.submit(job))
+            assert len(found[layout]) == STEPS
+        return found[layout]
+
+    return reference
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "tcp"])
+def test_the_same_rows_give_the_same_bits(client, folder, batches, references, tmp_path, layout, shared_memory):
+    job = submit(client, folder, tmp_path, "live", layout)
+    with tacc.Session(job, shared_memory=shared_memory) as session:
+        assert session.inputs["tokens"].shape == (SAMPLES, SEQ_LEN)
+        got = [numbers(session.step(batch)) for batch in batches]
+        assert got == references(layout)
+        with pytest.raises(tacc.TaccError, match=f"has done its {STEPS} steps"):
+            session.step(batches[0])
+        session.finish()
+    status = job.wait(progress=False)
+    assert points(job) == got
+    assert status.exported_path
+
+
+def test_micro_batches_one_by_one_are_the_step(client, folder, batches, references, tmp_path):
+    job = submit(client, folder, tmp_path, "parts", "fsdp")
+    with tacc.Session(job) as session:
+        assert (session.num_micro_batches, session.micro_batch_size) == (2, 4)
+        for batch, want in zip(batches, references("fsdp")):
+            parts = [session.micro_batch({name: rows[m : m + 4] for name, rows in batch.items()}) for m in (0, 4)]
+            result = session.update()
+            assert numbers(result) == want
+            assert sum(p.loss_sum for p in parts) / sum(p.target_tokens for p in parts) == pytest.approx(result.loss, rel=1e-6)
+        with pytest.raises(tacc.TaccError, match=r"send a micro_batch before update|has done its"):
+            session.update()
+        session.finish()
+
+
+def test_forward_changes_nothing(client, folder, batches, references, tmp_path):
+    job = submit(client, folder, tmp_path, "eval", "fsdp")
+    with tacc.Session(job) as session:
+        for batch, want in zip(batches, references("fsdp")):
+            before = session.forward(batch)
+            assert before.loss == pytest.approx(want[1], rel=1e-5)
+            half = {name: rows[:4] for name, rows in batch.items()}
+            assert session.forward(half, micro_batches=1).target_tokens == 4 * (SEQ_LEN - 1)
+            assert numbers(session.step(batch)) == want
+        session.finish()
+
+
+@pytest.mark.parametrize("moment", ["sent", "half sent", "answered"])
+def test_a_connection_that_breaks_trains_no_step_twice(client, folder, batches, references, tmp_path, monkeypatch, moment):
+    job = submit(client, folder, tmp_path, f"cut-{moment.replace(' ', '-')}", "fsdp")
+    with tacc.Session(job) as session:
+        cuts = 0
+
+        def cut(link, *arguments):
+            nonlocal cuts
+            call = original(link, *arguments)
+            rank = session._links.index(link) if link in session._links else -1
+            # Both ranks have the command, one of them, or both have answered and one answer is lost.
+            if session._serial % 3 == 2 and rank == (0 if moment == "half sent" else 1) and session._serial not in done:
+                done.add(session._serial)
+                cuts += 1
+                for other in session._links:
+                    other._socket.shutdown(2)
+            return call
+
+        done: set[int] = set()
+        name = "receive" if moment == "answered" else "send"
+        original = getattr(type(session._links[0]), name)
+        monkeypatch.setattr(type(session._links[0]), name, cut)
+        assert [numbers(session.step(batch)) for batch in batches] == references("fsdp")
+        assert cuts >= 2
+        session.finish()
+    job.wait(progress=False)
+
+
+def test_a_killed_rank_begins_again_from_the_checkpoint(cluster, client, folder, batches, references, tmp_path):
+    job = submit(client, folder, tmp_path, "killed", "fsdp")
+    with tacc.Session(job) as session:
+        got = [numbers(session.step(batch, state=b"at %d" % i)) for i, batch in enumerate(batches[:5], 1)]
+        cluster.wait(lambda: job.status().last_checkpoint, "the checkpoint of step 3")
+        os.kill(rank_pid(cluster, "w1"), signal.SIGKILL)
+        with pytest.raises(tacc.SessionRestartedError, match="after step 3") as raised:
+            session.step(batches[5])
+        assert (raised.value.step, session.step_number, session.state) == (3, 3, b"at 3")
+        del got[3:]
+        got += [numbers(session.step(batch)) for batch in batches[session.step_number :]]
+        assert got == references("fsdp")
+        session.finish()
+    job.wait(progress=False)
+
+
+def rank_pid(cluster, worker):
+    """The process that a worker has started."""
+    parent = cluster.workers[worker].popen.pid
+    children = [int(pid) for pid in (open(f"/proc/{parent}/task/{parent}/children").read()).split()]
+    return next(pid for pid in children if "tacc-rank" in open(f"/proc/{pid}/comm").read())
+
+
+def test_another_client_goes_on_where_the_first_one_died(client, folder, batches, references, tmp_path):
+    job = submit(client, folder, tmp_path, "kernel", "fsdp")
+    first = tacc.Session(job)
+    got = [numbers(first.step(batch, state=b"loader %d" % i)) for i, batch in enumerate(batches[:4], 1)]
+    first._disconnect()  # As the kernel of a notebook that is restarted.
+    with tacc.Session(job) as second:
+        assert (second.step_number, second.state) == (4, b"loader 4")
+        got += [numbers(second.step(batch)) for batch in batches[4:6]]
+        with tacc.Session(job) as third:
+            with pytest.raises(tacc.TaccError, match="another client drives the job now"):
+                second.step(batches[6])
+            assert third.step_number == 6
+            got += [numbers(third.step(batch)) for batch in batches[6:]]
+            assert got == references("fsdp")
+            third.finish()
+
+
+def test_without_a_client_the_job_saves_and_ends_and_goes_on_later(client, folder, batches, references, tmp_path):
+    job = submit(client, folder, tmp_path, "left", "fsdp", data={"client": {"wait_seconds": 2}})
+    with tacc.Session(job) as session:
+        got = [numbers(session.step(batch, state=b"at %d" % i)) for i, batch in enumerate(batches[:4], 1)]
+    with pytest.raises(tacc.JobCancelledError):
+        job.wait(60, progress=False)
+    assert "no client has come for 2 seconds" in job.status().reason
+    assert job.status().last_checkpoint.step == 4
+    again = submit(client, folder, tmp_path, "left", "fsdp", data={"client": {"wait_seconds": 0}})
+    with tacc.Session(again) as session:
+        assert (session.step_number, session.state) == (4, b"at 4")
+        time.sleep(1)
+        got += [numbers(session.step(batch)) for batch in batches[4:]]
+        assert got == references("fsdp")
+        session.finish()
+
+
+class StatefulLoader:
+    """As torchdata's: it says where it stands, and goes on there."""
+
+    def __init__(self, batches):
+        self.batches, self.next = batches, 0
+
+    def __iter__(self):
+        while self.next < len(self.batches):
+            self.next += 1
+            yield self.batches[self.next - 1]
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("make", [list, StatefulLoader], ids=["list", "stateful"])
+def test_an_async_loader_reads_ahead_and_goes_on_where_it_stood(client, folder, batches, references, tmp_path, make):
+    if make is StatefulLoader:
+        pytest.importorskip("torch", reason="the state of a loader is kept by torch.save")
+    job = submit(client, folder, tmp_path, f"loader-{make.__name__.lower()}", "fsdp")
+    got = []
+    with tacc.Session(job) as session:
+        for batch in tacc.AsyncLoader(make(batches[:6]), session, transform=dict):
+            got.append(numbers(session.step(batch)))
+            if len(got) == 4:
+                break
+        assert session.step_number == 4
+        with pytest.raises(tacc.InputError, match="was used before"):
+            session.step(batch)
+    with tacc.Session(job) as session:
+        loader = tacc.AsyncLoader(make(batches[:6]), session)
+        got += [numbers(session.step(batch)) for batch in loader]
+        assert (len(got), loader.epoch) == (6, 1)
+        got += [numbers(session.step(batch)) for batch in batches[6:]]
+        assert got == references("fsdp")
+        assert [len(list(loader)) for _ in range(2)] == [6, 6], "batches that nobody uses give their memory back"
+        session.finish()
+
+
+def test_what_a_loader_raises_is_raised_where_it_is_iterated_over(client, folder, batches, tmp_path):
+    def broken():
+        yield batches[0]
+        raise OSError("the disk is gone")
+
+    job = submit(client, folder, tmp_path, "broken-loader", "one")
+    with tacc.Session(job) as session:
+        with pytest.raises(OSError, match="the disk is gone"):
+            for batch in tacc.AsyncLoader(broken(), session):
+                session.step(batch)
+        assert session.step_number == 1
+        session.save(state=b"no position")
+    with tacc.Session(job) as session, pytest.raises(tacc.InputError, match="not of an AsyncLoader"):
+        tacc.AsyncLoader(batches, session)
+    job.cancel(now=True)
+
+
+def test_save_and_cancel(client, folder, batches, tmp_path):
+    job = submit(client, folder, tmp_path, "save", "one")
+    with tacc.Session(job) as session:
+        session.step(batches[0])
+        saved = session.save(state=b"saved")
+        assert saved.endswith("step-00000001.a1") and os.path.exists(f"{saved}/manifest.json")
+        job.cancel()
+        with pytest.raises(tacc.JobCancelledError):
+            while True:
+                session.step(batches[1])
+
+
+def test_what_is_no_batch_is_said_before_it_is_sent(client, folder, batches, tmp_path):
+    job = submit(client, folder, tmp_path, "wrong", "one")
+    with tacc.Session(job) as session:
+        good = batches[0]
+        with pytest.raises(tacc.InputError, match="no 'targets'; it has 'tokens'"):
+            session.step({"tokens": good["tokens"]})
+        with pytest.raises(tacc.InputError, match=r"shape \[7, 16\]; wanted \[8, 16\]"):
+            session.step({name: rows[1:] for name, rows in good.items()})
+        with pytest.raises(tacc.InputError, match="is of float64; wanted int32"):
+            session.step({name: rows.astype(float) for name, rows in good.items()})
+        with pytest.raises(tacc.InputError, match="numbers that int32 does not hold"):
+            session.step({**good, "tokens": good["tokens"].astype(np.int64) << 40})
+        assert session.step({**good, "tokens": good["tokens"].astype(np.int64)}).step == 1
+        session.finish()
+
+
+def test_a_session_is_of_a_job_with_a_client(client, folder, tmp_path):
+    job = spec(folder, tmp_path, "folder")
+    job["data"] = {"path": str(folder / "data"), "seq_len": SEQ_LEN}
+    with pytest.raises(tacc.ConflictError, match=r"data.client in place of data.path"):
+        tacc.Session(client.submit(job))
+    with pytest.raises(tacc.InvalidJobError, match=r"data.path and data.client are both given"):
+        submit(client, folder, tmp_path, "both", data={"path": str(folder / "data")})
+    with pytest.raises(tacc.InvalidJobError, match=r"data.seq_len is missing"):
+        submit(client, folder, tmp_path, "length", data={"seq_len": None})

@@ -1,0 +1,240 @@
+#include "worker/rank/run/client_source.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "graph/ir/status_macros.h"
+#include "worker/rank/collectives/bind_collective.h"
+
+namespace tacc::worker {
+namespace {
+
+using Kind = ClientCommand::Kind;
+
+// A rank without a command looks so often whether the ranks are told to stop.
+constexpr absl::Duration kTick = absl::Seconds(1);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* parts, const StartPoint& begin) {
+  std::unique_ptr<ClientSource> source(new ClientSource(parts, begin.step));
+  const Executor& executor = *parts->executor;
+  source->micro_batch_ = parts->start.global_batch_size / executor.num_micro_batches();
+  TACC_ASSIGN_OR_RETURN(source->inputs_, ClientInputs(parts->program, parts->start.rank, executor.inputs(),
+                                                      source->micro_batch_));
+  for (size_t i = 0; i < executor.inputs().size(); ++i) {
+    const Executor::Input& input = executor.inputs()[i];
+    if (input.name == "sample")
+      source->sample_inputs_.emplace_back(i, RangesOf(input.value, parts->program.mesh, parts->start.rank)[0]);
+  }
+  {
+    absl::MutexLock lock(&source->mutex_);
+    source->state_ = begin.client_state;
+  }
+  parts->checkpointer->SetClientState(begin.client_state);
+  ClientLink::Options options;
+  options.advertise = parts->start.advertise;
+  options.inputs = source->inputs_;
+  options.num_micro_batches = executor.num_micro_batches();
+  options.welcome = [source = source.get()](std::string* bytes) { return source->Welcome(bytes); };
+  TACC_ASSIGN_OR_RETURN(parts->client_link, ClientLink::Open(std::move(options)));
+  return source;
+}
+
+nlohmann::json ClientSource::Welcome(std::string* bytes) {
+  const StartFile& start = parts_.start;
+  absl::MutexLock lock(&mutex_);
+  *bytes = state_;
+  return {{"rank", start.rank},           {"world", start.world},
+          {"attempt", start.attempt},     {"step", welcome_step_},
+          {"max_steps", start.max_steps}, {"global_batch_size", start.global_batch_size},
+          {"evaluates", parts_.executor->has_eval()}};
+}
+
+std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_launched) const {
+  const int64_t max_steps = parts_.start.max_steps;
+  if (command.step != num_launched) {
+    return absl::StrCat("the training has done ", num_launched, " steps, not ", command.step,
+                        " as the client counts; connect anew");
+  }
+  const bool updates = command.kind == Kind::kStep || command.kind == Kind::kUpdate;
+  const bool trains = updates || command.kind == Kind::kMicroBatch;
+  if (trains && num_launched >= max_steps)
+    return absl::StrCat("the training has done its ", max_steps, " steps (train.max_steps); close it");
+  if (command.kind == Kind::kStep && num_micro_batches_ > 0)
+    return absl::StrCat("the step has ", num_micro_batches_, " micro-batches already; send update");
+  if (command.kind == Kind::kUpdate && num_micro_batches_ == 0)
+    return "there is no gradient; send a micro_batch before update";
+  if ((command.kind == Kind::kSave || command.kind == Kind::kClose) && num_micro_batches_ > 0)
+    return absl::StrCat("the step has ", num_micro_batches_, " micro-batches; send update before");
+  if (command.kind == Kind::kForward && !parts_.executor->has_eval()) return "the program has no evaluation";
+  if (command.kind == Kind::kMicroBatch || command.kind == Kind::kUpdate) {
+    if (const std::string why = parts_.executor->WhyNotByParts(num_micro_batches_); !why.empty())
+      return absl::StrCat(why, "; send whole steps");
+  }
+  return "";
+}
+
+absl::StatusOr<Work> ClientSource::Next(int64_t num_launched, bool may_wait) {
+  next_ = parts_.client_link->Next(may_wait ? kTick : absl::ZeroDuration());
+  if (next_ == nullptr) {
+    const double patience = parts_.start.client_wait_seconds;
+    const bool gives_up = patience > 0 && parts_.client_link->WithoutClient() > absl::Seconds(patience);
+    return Work{gives_up ? Work::Kind::kGiveUp : Work::Kind::kNothing};
+  }
+  refusal_ = Refusal(*next_, num_launched);
+  Work work{Work::Kind::kRequest, next_->name};
+  if (!refusal_.empty()) return work;
+  if (next_->kind == Kind::kStep || next_->kind == Kind::kUpdate) work.kind = Work::Kind::kStep;
+  if (next_->kind == Kind::kClose) work.kind = Work::Kind::kEnd;
+  return work;
+}
+
+ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t first) {
+  const size_t count = command.tensors.size();
+  batch_.inputs.assign(count, std::vector<const void*>(parts_.executor->inputs().size(), &step_));
+  batch_.samples.resize(count * sample_inputs_.size());
+  for (size_t m = 0; m < count; ++m) {
+    for (size_t i = 0; i < inputs_.size(); ++i) batch_.inputs[m][inputs_[i].index] = command.tensors[m][i];
+    for (size_t i = 0; i < sample_inputs_.size(); ++i) {
+      const auto& [index, range] = sample_inputs_[i];
+      std::vector<int64_t>& samples = batch_.samples[m * sample_inputs_.size() + i];
+      samples.clear();
+      for (int64_t row = range.begin; row < range.end; ++row)
+        samples.push_back((first + static_cast<int64_t>(m)) * micro_batch_ + row);
+      batch_.inputs[m][index] = samples.data();
+    }
+  }
+  return batch_;
+}
+
+absl::Status ClientSource::Launch() {
+  parts_.client_link->Take(next_);
+  steps_.push_back(next_);
+  if (next_->kind == Kind::kStep) {
+    TACC_RETURN_IF_ERROR(parts_.executor->Launch(BatchOf(*next_, 0).inputs));
+  } else {
+    // It reads no more of the batch, whose memory stays until then.
+    TACC_RETURN_IF_ERROR(parts_.executor->LaunchUpdate(BatchOf(*last_micro_batch_, num_micro_batches_ - 1).inputs));
+    num_micro_batches_ = 0;
+    counters_.clear();
+    last_micro_batch_ = nullptr;
+  }
+  ++step_;
+  return absl::OkStatus();
+}
+
+void ClientSource::TakeState(const ClientCommand& command) {
+  if (!command.has_state) return;
+  parts_.checkpointer->SetClientState(command.state);
+  absl::MutexLock lock(&mutex_);
+  state_ = command.state;
+}
+
+void ClientSource::Finished(int64_t step) {
+  const std::shared_ptr<const ClientCommand> command = steps_.front();
+  steps_.pop_front();
+  TakeState(*command);
+  {
+    absl::MutexLock lock(&mutex_);
+    welcome_step_ = step;
+  }
+  nlohmann::json answer = {{"step", step}};
+  for (const char* name : {"loss", "grad_norm", "learning_rate", "target_tokens", "skipped", "loss_scale"}) {
+    if (const absl::StatusOr<double> value = parts_.executor->Output(name); value.ok()) answer[name] = *value;
+  }
+  parts_.client_link->Answer(std::move(answer));
+}
+
+absl::Status ClientSource::Forward(const ClientCommand& command, nlohmann::json& answer) {
+  const Batch& batch = BatchOf(command, 0);
+  double loss = 0, target_tokens = 0;
+  for (const std::vector<const void*>& inputs : batch.inputs) {
+    TACC_RETURN_IF_ERROR(parts_.executor->RunEval(inputs));
+    TACC_RETURN_IF_ERROR(parts_.measurement->Take());
+    TACC_ASSIGN_OR_RETURN(const double batch_loss, parts_.executor->Output("loss"));
+    TACC_ASSIGN_OR_RETURN(const double batch_tokens, parts_.executor->Output("target_tokens"));
+    loss += batch_loss;
+    target_tokens += batch_tokens;
+  }
+  answer["loss"] = loss / target_tokens;
+  answer["target_tokens"] = target_tokens;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> ClientSource::Counters() {
+  std::vector<double> sums;
+  const std::vector<int64_t> coordinates = parts_.program.mesh.Coordinates(parts_.start.rank);
+  for (const char* name : {"counters/loss", "counters/target_tokens"}) {
+    TACC_ASSIGN_OR_RETURN(double value, parts_.states->ReadScalar(name));
+    // Ranks that differ on other axes have the same part of the sum.
+    const graph::State& state = *parts_.program.FindState(name);
+    const auto& pending = state.placement.sharding.pending;
+    for (size_t axis = 0; axis < coordinates.size(); ++axis) {
+      const bool sums_over = std::find(pending.begin(), pending.end(), static_cast<int>(axis)) != pending.end();
+      if (coordinates[axis] != 0 && !sums_over) value = 0;
+    }
+    TACC_ASSIGN_OR_RETURN(const auto all, parts_.collectives.GatherHost({std::bit_cast<uint64_t>(value)}));
+    double sum = 0;
+    for (const std::vector<uint64_t>& words : all) sum += std::bit_cast<double>(words[0]);
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+absl::Status ClientSource::RunMicroBatch(const ClientCommand& command, nlohmann::json& answer) {
+  const Batch& batch = BatchOf(command, num_micro_batches_);
+  TACC_RETURN_IF_ERROR(parts_.executor->RunMicroBatch(batch.inputs, /*is_first=*/num_micro_batches_ == 0));
+  TACC_RETURN_IF_ERROR(parts_.measurement->Take());
+  TACC_ASSIGN_OR_RETURN(const std::vector<double> counters, Counters());
+  if (counters_.empty()) counters_.assign(counters.size(), 0);
+  // Sums are answered: a mean is over the targets of all micro-batches of the step.
+  answer["loss_sum"] = counters[0] - counters_[0];
+  answer["target_tokens"] = counters[1] - counters_[1];
+  counters_ = counters;
+  ++num_micro_batches_;
+  last_micro_batch_ = next_;
+  return absl::OkStatus();
+}
+
+absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status()>& save) {
+  parts_.client_link->Take(next_);
+  nlohmann::json answer = {{"step", step}};
+  if (!refusal_.empty()) {
+    answer["error"] = refusal_;
+  } else if (next_->kind == Kind::kForward) {
+    TACC_RETURN_IF_ERROR(Forward(*next_, answer));
+  } else if (next_->kind == Kind::kMicroBatch) {
+    TACC_RETURN_IF_ERROR(RunMicroBatch(*next_, answer));
+  } else {
+    TakeState(*next_);
+    TACC_RETURN_IF_ERROR(save());
+    TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
+    if (parts_.checkpointer->last_saved_step() == step) {
+      answer["checkpoint"] = parts_.checkpointer->last_saved_path();
+    } else {
+      answer["error"] = absl::StrCat("the checkpoint could not be written",
+                                     parts_.saves_checkpoints() ? "; the job's warnings say why" : ": the job has no "
+                                     "checkpoint.dir");
+    }
+  }
+  parts_.client_link->Answer(std::move(answer));
+  return absl::OkStatus();
+}
+
+void ClientSource::End() {
+  if (next_ == nullptr || next_->kind != Kind::kClose || !refusal_.empty()) return;
+  TakeState(*next_);
+  parts_.client_link->Take(next_);
+  parts_.client_link->Answer({{"step", next_->step}});
+}
+
+std::string ClientSource::GiveUpReason() const {
+  return absl::StrCat("no client has come for ", parts_.start.client_wait_seconds,
+                      " seconds (data.client.wait_seconds); submit the job again to go on");
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,80 @@
+#ifndef TACC_WORKER_RANK_RUN_CLIENT_SOURCE_H_
+#define TACC_WORKER_RANK_RUN_CLIENT_SOURCE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "nlohmann/json.hpp"
+#include "worker/rank/run/load_states.h"
+#include "worker/rank/run/rank_parts.h"
+#include "worker/rank/run/step_source.h"
+#include "worker/rank/session/client_inputs.h"
+#include "worker/rank/session/client_link.h"
+
+namespace tacc::worker {
+
+// The steps that a client asks for, with what else it asks: evaluations, checkpoints, the end. Every command comes to
+// all ranks, and is carried out by all of them or by none.
+class ClientSource : public StepSource {
+ public:
+  // Opens parts->client_link. `parts`, but for its source, must outlive the object. Errors: as ClientInputs, and
+  // ClientLink::Open.
+  static absl::StatusOr<std::unique_ptr<ClientSource>> Open(RankParts* parts, const StartPoint& begin);
+
+  absl::StatusOr<Work> Next(int64_t num_launched, bool may_wait) override;
+  absl::Status Launch() override;
+  absl::Status Serve(int64_t step, const std::function<absl::Status()>& save) override;
+  void End() override;
+  void Finished(int64_t step) override;
+  // There may be evaluations after the last step, until the client closes.
+  bool IsLast(int64_t) const override { return false; }
+  std::string GiveUpReason() const override;
+
+ private:
+  // What a step and an evaluation of so many micro-batches read.
+  struct Batch {
+    std::vector<std::vector<int64_t>> samples;
+    std::vector<std::vector<const void*>> inputs;  // [micro-batch][Executor's input]
+  };
+
+  ClientSource(RankParts* parts, int64_t step) : parts_(*parts), step_(step), welcome_step_(step) {}
+  nlohmann::json Welcome(std::string* bytes);
+  // Why the command cannot be carried out after so many updates; empty: it can. The same on all ranks.
+  std::string Refusal(const ClientCommand& command, int64_t num_launched) const;
+  // The batch of a command whose first micro-batch is the `first` of its step.
+  Batch& BatchOf(const ClientCommand& command, int64_t first);
+  absl::Status Forward(const ClientCommand& command, nlohmann::json& answer);
+  absl::Status RunMicroBatch(const ClientCommand& command, nlohmann::json& answer);
+  // The sum of a counter of this micro-batch, over the ranks.
+  absl::StatusOr<std::vector<double>> Counters();
+  void TakeState(const ClientCommand& command);
+
+  RankParts& parts_;
+  std::vector<ClientInput> inputs_;
+  std::vector<std::pair<size_t, graph::Range>> sample_inputs_;  // Where the rank's samples go, and which they are.
+  int64_t micro_batch_ = 0;                                     // Samples of one, over all ranks.
+  int64_t step_ = 0;                                            // The input: updates launched.
+  Batch batch_;
+  std::shared_ptr<const ClientCommand> next_;
+  std::string refusal_;                                    // Of next_.
+  std::deque<std::shared_ptr<const ClientCommand>> steps_;  // Launched, and not finished.
+  // Of the step under way, by parts.
+  int64_t num_micro_batches_ = 0;
+  std::vector<double> counters_;
+  std::shared_ptr<const ClientCommand> last_micro_batch_;  // Its memory is that of the update's inputs.
+
+  absl::Mutex mutex_;
+  int64_t welcome_step_ ABSL_GUARDED_BY(mutex_) = 0;  // Updates done.
+  std::string state_ ABSL_GUARDED_BY(mutex_);         // The client's, of that step.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RUN_CLIENT_SOURCE_H_

@@ -1,0 +1,77 @@
+#include "worker/rank/session/client_inputs.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/sequence_order.h"
+#include "graph/ir/status_macros.h"
+#include "worker/rank/collectives/bind_collective.h"
+
+namespace tacc::worker {
+namespace {
+
+nlohmann::json RangesJson(const std::vector<graph::Range>& ranges) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const graph::Range& range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+// Neighbouring positions as ranges.
+std::vector<graph::Range> RangesOfPositions(const std::vector<int64_t>& positions) {
+  std::vector<graph::Range> ranges;
+  for (const int64_t position : positions) {
+    if (!ranges.empty() && ranges.back().end == position) {
+      ++ranges.back().end;
+    } else {
+      ranges.push_back({position, position + 1});
+    }
+  }
+  return ranges;
+}
+
+absl::StatusOr<ClientInput> ClientInputOf(const graph::Program& program, int64_t rank, const Executor::Input& input,
+                                          int64_t micro_batch) {
+  ClientInput client;
+  client.name = input.name;
+  client.type = input.value.placement.has_value() ? input.value.placement->global : input.value.type;
+  client.has_batch = client.type.rank() > 0 && client.type.dims[0] == micro_batch;
+  client.ranges = RangesOf(input.value, program.mesh, rank);
+  client.bytes = input.value.type.bytes();
+  for (int dim = 0; dim < client.type.rank(); ++dim) {
+    const graph::Range& range = client.ranges[dim];
+    if (range.end - range.begin != input.value.type.dims[dim]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the program's input \"", input.name, "\", ", client.type.ToString(), ", does not divide over the ranks: ",
+          "rank ", rank, " has ", range.end - range.begin, " of ", input.value.type.dims[dim], " of dim ", dim));
+    }
+  }
+  if (input.zigzag > 1)
+    client.positions = RangesOfPositions(graph::Positions({client.type.dims[1], input.zigzag}, client.ranges[1]));
+  return client;
+}
+
+}  // namespace
+
+nlohmann::json ClientInput::ToJson() const {
+  nlohmann::json json = {{"name", name},
+                         {"dtype", graph::Name(type.dtype)},
+                         {"dims", type.dims},
+                         {"batch", has_batch},
+                         {"ranges", RangesJson(ranges)}};
+  if (!positions.empty()) json["positions"] = RangesJson(positions);
+  return json;
+}
+
+absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& program, int64_t rank,
+                                                      const std::vector<Executor::Input>& inputs, int64_t micro_batch) {
+  std::vector<ClientInput> given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].name == "step" || inputs[i].name == "sample") continue;
+    TACC_ASSIGN_OR_RETURN(ClientInput input, ClientInputOf(program, rank, inputs[i], micro_batch));
+    input.index = i;
+    given.push_back(std::move(input));
+  }
+  return given;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,153 @@
+// The connection of a rank to the client that drives it: frames of docs/contracts.md over a Unix socket, with the
+// batches in memory that both map, or over TCP.
+#ifndef TACC_WORKER_RANK_SESSION_CLIENT_LINK_H_
+#define TACC_WORKER_RANK_SESSION_CLIENT_LINK_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "worker/rank/session/client_inputs.h"
+#include "worker/rank/session/frame.h"
+#include "worker/rank/session/ring.h"
+
+namespace tacc::worker {
+
+// What a client asks of all ranks alike.
+struct ClientCommand {
+  enum class Kind { kStep, kMicroBatch, kUpdate, kForward, kSave, kClose };
+  Kind kind = Kind::kStep;
+  uint64_t serial = 0;  // The client's, from 1; each but once.
+  int64_t step = 0;     // Updates done before it, as the client counts.
+  // Of all that is the same in the command to each rank: ranks have the same command when their names are equal.
+  uint64_t name = 0;
+  // [micro-batch][client's input], this rank's part, dense.
+  std::vector<std::vector<const char*>> tensors;
+  // What the client needs to go on after it, where it says: part of checkpoints.
+  bool has_state = false;
+  std::string state;
+
+ private:
+  friend class ClientLink;
+  std::string client;
+  std::shared_ptr<const Ring> ring;  // Where the tensors lie, or
+  std::string bytes;                 // they came with the command, before the state.
+};
+
+// Where a rank listens for its client.
+struct ClientEndpoint {
+  std::string local;  // Abstract name of a Unix socket, for clients of its machine.
+  std::string host;
+  int port = 0;
+  std::string token;  // That a client must show.
+};
+
+// Listens for a client on a thread of its own. One client at a time: another one that shows the token takes the place
+// of the one before, whose connection ends. What a client may make the rank hold is bounded: two commands, and their
+// answers.
+//
+// A client sends a command when it has the answer to the one before it, or while that one is carried out. After its
+// connection broke it sends those again that it has no answer to: what was carried out is answered from memory.
+class ClientLink {
+ public:
+  // The largest state that a client may give.
+  static constexpr int64_t kMaxStateBytes = 64 << 20;
+
+  struct Options {
+    std::string advertise;  // The address to listen at, for clients of other machines.
+    std::vector<ClientInput> inputs;
+    int64_t num_micro_batches = 1;
+    // What a client is told when it comes, beside what the link knows, and bytes with it. Called while no command is
+    // carried out, by the link's thread or the rank's.
+    std::function<nlohmann::json(std::string* bytes)> welcome;
+  };
+
+  // Errors: Unavailable when it cannot listen.
+  static absl::StatusOr<std::unique_ptr<ClientLink>> Open(Options options);
+  ~ClientLink();
+  ClientLink(const ClientLink&) = delete;
+  ClientLink& operator=(const ClientLink&) = delete;
+
+  const ClientEndpoint& endpoint() const { return endpoint_; }
+
+  // The methods below are for one thread, the rank's.
+
+  // The oldest command that was not taken; null when none comes in time.
+  std::shared_ptr<const ClientCommand> Next(absl::Duration time_out);
+  // Carries it out from now on: its client may be gone, or have sent it again.
+  void Take(const std::shared_ptr<const ClientCommand>& command);
+  // Its answer, of the oldest that was taken. An `error` in it says why nothing was done.
+  void Answer(nlohmann::json answer, const std::string& bytes = "");
+
+  // How long there has been no client; zero while there is one.
+  absl::Duration WithoutClient();
+
+ private:
+  static constexpr uint32_t kMaxHelloBytes = 4096;
+  struct Connection {
+    int fd = -1;
+    bool is_local = false;
+    bool is_attached = false;
+    absl::Time since;  // When it came.
+    std::string client;
+    int memory_fd = -1;
+    std::shared_ptr<const Ring> ring;
+    FrameReader reader{kMaxHelloBytes};
+    absl::Mutex write_mutex;
+    ~Connection();
+  };
+  struct Answered {
+    uint64_t serial = 0;
+    std::string head, bytes;
+  };
+
+  explicit ClientLink(Options options) : options_(std::move(options)) {}
+  absl::Status Listen();
+  void Loop();
+  void Accept(int listener, bool is_local);
+  void Forget(const std::shared_ptr<Connection>& connection);
+  // False: the connection is over.
+  bool Read(const std::shared_ptr<Connection>& connection);
+  // As recv; keeps what memory comes along.
+  static ssize_t Receive(Connection& connection, absl::Span<char> space);
+  absl::Status Attach(const std::shared_ptr<Connection>& connection);
+  absl::Status TakeCommand(const std::shared_ptr<Connection>& connection);
+  absl::StatusOr<std::shared_ptr<ClientCommand>> ParseCommand(Connection& connection) const;
+  absl::Status PlaceTensors(const nlohmann::json& header, ClientCommand& command) const;
+  // Tells the client that waits for it that it is attached, when nothing is carried out.
+  void Welcome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t MaxBytes(const Connection& connection) const;
+  bool MayRead(const Connection& connection);
+  static bool Write(Connection& connection, const std::string& head, const std::string& bytes);
+
+  const Options options_;
+  ClientEndpoint endpoint_;
+  int local_listener_ = -1, listener_ = -1, wake_ = -1;
+  std::list<std::shared_ptr<Connection>> connections_;  // Of the thread.
+  std::thread thread_;
+
+  absl::Mutex mutex_;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Connection> attached_ ABSL_GUARDED_BY(mutex_);
+  bool is_welcome_due_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string client_ ABSL_GUARDED_BY(mutex_);  // The one that came last.
+  absl::Time left_ ABSL_GUARDED_BY(mutex_);     // When there was a client last.
+  std::shared_ptr<ClientCommand> next_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const ClientCommand>> taken_ ABSL_GUARDED_BY(mutex_);  // And not answered.
+  std::deque<Answered> answered_ ABSL_GUARDED_BY(mutex_);                           // Of `client_`, the newest two.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_SESSION_CLIENT_LINK_H_

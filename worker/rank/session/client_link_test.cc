@@ -1,0 +1,257 @@
+#include "worker/rank/session/client_link.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tacc::worker {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+// A client as a test plays it, over the Unix socket.
+class TestClient {
+ public:
+  explicit TestClient(const ClientEndpoint& endpoint) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, endpoint.local.data(), endpoint.local.size());
+    const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + endpoint.local.size();
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+  }
+  ~TestClient() { close(fd_); }
+
+  void SendRaw(const std::string& bytes, int memory_fd = -1) const {
+    iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (memory_fd >= 0) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(rights), &memory_fd, sizeof(int));
+    }
+    EXPECT_EQ(sendmsg(fd_, &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  void Send(const json& header, const std::string& bytes = "", int memory_fd = -1) const {
+    SendRaw(FrameHead(header, bytes.size()) + bytes, memory_fd);
+  }
+  json Hello(const ClientEndpoint& endpoint, const std::string& name, int memory_fd = -1) {
+    Send({{"hello", true}, {"protocol", 1}, {"token", endpoint.token}, {"client", name}}, "", memory_fd);
+    return Receive();
+  }
+  // The next frame's header; null when the connection is over.
+  json Receive() {
+    uint32_t length = 0;
+    if (!Read(reinterpret_cast<char*>(&length), sizeof(length))) return json();
+    std::string text(length, '\0');
+    if (!Read(text.data(), length)) return json();
+    json header = json::parse(text);
+    bytes.assign(header.value("bytes", size_t{0}), '\0');
+    return Read(bytes.data(), bytes.size()) ? header : json();
+  }
+
+  std::string bytes;  // Behind the header that was received last.
+
+ private:
+  bool Read(char* to, size_t size) const {
+    for (size_t done = 0; done < size;) {
+      const ssize_t count = recv(fd_, to + done, size - done, 0);
+      if (count <= 0) return false;
+      done += count;
+    }
+    return true;
+  }
+  int fd_;
+};
+
+class ClientLinkTest : public ::testing::Test {
+ protected:
+  // Two micro-batches of an input of two numbers of four bytes.
+  void SetUp() override {
+    ClientInput input;
+    input.name = "tokens";
+    input.type = {graph::DType::kI32, {2}};
+    input.ranges = {{0, 2}};
+    input.bytes = 8;
+    ClientLink::Options options;
+    options.advertise = "127.0.0.1";
+    options.inputs = {input};
+    options.num_micro_batches = 2;
+    options.welcome = [](std::string* bytes) {
+      *bytes = "loader";
+      return json{{"step", 3}};
+    };
+    absl::StatusOr<std::unique_ptr<ClientLink>> link = ClientLink::Open(std::move(options));
+    ASSERT_TRUE(link.ok()) << link.status();
+    link_ = *std::move(link);
+  }
+  const ClientEndpoint& endpoint() const { return link_->endpoint(); }
+  static json Step(int serial) {
+    return {{"command", "step"}, {"serial", serial}, {"step", 3}, {"micro_batches", 2}};
+  }
+  // What the rank says to a frame of a client that it has welcomed; the connection is over behind it.
+  std::string ErrorOf(const json& header, const std::string& bytes = "") {
+    TestClient client(endpoint());
+    client.Hello(endpoint(), "a");
+    client.Send(header, bytes);
+    const json answer = client.Receive();
+    EXPECT_TRUE(client.Receive().is_null());
+    EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
+    return answer.is_object() ? answer.value("error", "") : "";
+  }
+
+  std::unique_ptr<ClientLink> link_;
+};
+
+TEST_F(ClientLinkTest, WelcomesAClientAndCarriesItsCommandsOnce) {
+  TestClient client(endpoint());
+  const json welcome = client.Hello(endpoint(), "a");
+  EXPECT_EQ(welcome["step"], 3);
+  EXPECT_EQ(welcome["serial"], 0);
+  EXPECT_EQ(welcome["inputs"][0]["name"], "tokens");
+  EXPECT_EQ(client.bytes, "loader");
+  json step = Step(1);
+  step["state_bytes"] = 3;
+  client.Send(step, std::string("0123456789abcdef") + "pos");
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(command->step, 3);
+  EXPECT_EQ(command->state, "pos");
+  EXPECT_EQ(std::string(command->tensors[1][0], 8), "89abcdef");
+  link_->Take(command);
+  link_->Answer({{"loss", 2.5}}, "out");
+  EXPECT_EQ(client.Receive()["loss"], 2.5);
+  EXPECT_EQ(client.bytes, "out");
+  // Sent again it is answered from memory.
+  client.Send(Step(1), "0123456789abcdef");
+  EXPECT_EQ(client.Receive()["loss"], 2.5);
+  EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
+}
+
+TEST_F(ClientLinkTest, ReadsBatchesFromTheClientsMemory) {
+  const int fd = memfd_create("test", MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(fd, 4096), 0);
+  ASSERT_EQ(pwrite(fd, "abcdefghABCDEFGH", 16, 100), 16);
+  {
+    TestClient client(endpoint());
+    EXPECT_THAT(client.Hello(endpoint(), "a", fd).value("error", ""), HasSubstr("F_SEAL_SHRINK"));
+  }
+  ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a", fd);
+  json step = Step(1);
+  step["offsets"] = {{108}, {100}};
+  client.Send(step);
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(std::string(command->tensors[0][0], 8), "ABCDEFGH");
+  EXPECT_EQ(std::string(command->tensors[1][0], 8), "abcdefgh");
+  link_->Take(command);
+  link_->Answer({});
+  step["serial"] = 2;
+  step["offsets"] = {{4089}, {0}};
+  client.Receive();
+  client.Send(step);
+  EXPECT_THAT(client.Receive().value("error", ""), HasSubstr("8 bytes at 4089 is not inside the 4096 bytes"));
+  close(fd);
+}
+
+TEST_F(ClientLinkTest, AConnectionThatBreaksInACommandLosesNothing) {
+  auto first = std::make_unique<TestClient>(endpoint());
+  first->Hello(endpoint(), "a");
+  first->Send(Step(1), "0123456789abcdef");
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  link_->Take(command);
+  first.reset();
+  // It is told that it may go on when the command is done.
+  TestClient again(endpoint());
+  again.Send({{"hello", true}, {"protocol", 1}, {"token", endpoint().token}, {"client", "a"}});
+  absl::SleepFor(absl::Milliseconds(50));
+  link_->Answer({{"loss", 1.5}});
+  EXPECT_EQ(again.Receive()["serial"], 1);
+  again.Send(Step(1), "0123456789abcdef");
+  EXPECT_EQ(again.Receive()["loss"], 1.5);
+  EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
+}
+
+TEST_F(ClientLinkTest, ALaterClientTakesThePlaceAndCountsAnew) {
+  TestClient first(endpoint());
+  first.Hello(endpoint(), "a");
+  first.Send(Step(7), "0123456789abcdef");
+  ASSERT_NE(link_->Next(kSoon), nullptr);
+  TestClient second(endpoint());
+  EXPECT_EQ(second.Hello(endpoint(), "b")["serial"], 0);
+  EXPECT_EQ(first.Receive()["code"], "replaced");
+  EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr) << "what the first one asked for is not begun";
+  second.Send(Step(1), "0123456789abcdef");
+  EXPECT_NE(link_->Next(kSoon), nullptr);
+  EXPECT_EQ(link_->WithoutClient(), absl::ZeroDuration());
+}
+
+TEST_F(ClientLinkTest, NothingIsReadOfWhoDoesNotShowTheToken) {
+  TestClient stranger(endpoint());
+  stranger.Send({{"hello", true}, {"protocol", 1}, {"token", std::string(32, 'f')}, {"client", "a"}});
+  EXPECT_THAT(stranger.Receive().value("error", ""), HasSubstr("the token is not that of this attempt"));
+  EXPECT_TRUE(stranger.Receive().is_null());
+  TestClient large(endpoint());
+  large.Send({{"hello", true}, {"token", endpoint().token}, {"x", std::string(5000, 'x')}});
+  EXPECT_THAT(large.Receive().value("error", ""), HasSubstr("wanted 1 to 4096"));
+  TestClient heavy(endpoint());
+  heavy.Send({{"hello", true}, {"token", endpoint().token}}, std::string(100, 'x'));
+  EXPECT_THAT(heavy.Receive().value("error", ""), HasSubstr("at most 0 may be"));
+  TestClient old(endpoint());
+  old.Send({{"hello", true}, {"protocol", 9}, {"token", endpoint().token}, {"client", "a"}});
+  EXPECT_THAT(old.Receive().value("error", ""), HasSubstr("protocol 9, the rank 1"));
+  EXPECT_GT(link_->WithoutClient(), absl::ZeroDuration());
+}
+
+TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
+  EXPECT_THAT(ErrorOf({{"command", "dance"}, {"serial", 1}}), HasSubstr("\"dance\" is no command"));
+  EXPECT_THAT(ErrorOf({{"serial", 1}}), HasSubstr("without \"command\""));
+  EXPECT_THAT(ErrorOf({{"command", "save"}}), HasSubstr("without \"serial\""));
+  EXPECT_THAT(ErrorOf({{"command", "save"}, {"serial", -1}}), HasSubstr("wanted a whole number"));
+  EXPECT_THAT(ErrorOf(Step(1), "short"), HasSubstr("8 bytes at 0 is not inside the 5 bytes"));
+  EXPECT_THAT(ErrorOf(Step(1), std::string(17, 'x')), HasSubstr("17 bytes of inputs; the rank reads 16"));
+  json huge = Step(1);
+  huge["bytes"] = uint64_t{1} << 62;
+  EXPECT_THAT(ErrorOf(huge), HasSubstr("at most 67108880 may be"));
+  json wrong = Step(1);
+  wrong["micro_batches"] = uint64_t{1} << 40;
+  EXPECT_THAT(ErrorOf(wrong, std::string(16, 'x')), HasSubstr("a step has 2"));
+  wrong = Step(1);
+  wrong["offsets"] = {{0}, {0}};
+  EXPECT_THAT(ErrorOf(wrong), HasSubstr("in memory that was given"));
+  wrong = Step(1);
+  wrong["state_bytes"] = 20;
+  EXPECT_THAT(ErrorOf(wrong, std::string(16, 'x')), HasSubstr("a state of 20 bytes"));
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  client.SendRaw(std::string(4, '\xff'));
+  EXPECT_THAT(client.Receive().value("error", ""), HasSubstr("a frame's header of 4294967295 bytes"));
+  TestClient other(endpoint());
+  other.Hello(endpoint(), "a");
+  other.SendRaw(std::string("\x03\0\0\0[1]", 7));
+  EXPECT_THAT(other.Receive().value("error", ""), HasSubstr("no JSON object"));
+}
+
+}  // namespace
+}  // namespace tacc::worker
