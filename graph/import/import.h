@@ -33,7 +33,8 @@ struct ImportOptions {
 };
 
 struct ImportedModel {
-  // In f32. Inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
+  // In f32. Of a graph text, any inputs (graph/ir/input_axes.h), and outputs with returned=true besides the two. Of a
+  // folder, inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
   // and "sample" i64[B]; with an auxiliary loss of experts "sample" (-1: padding). Leaves `param "NAME"`, NAME as in
   // the model's safetensors (NAME[BEGIN:END] for those rows of it, NAME[:,BEGIN:END] for those of each entry), with
   // init=, axes= and, where the logical shape is a reshape of the stored one, stored=. Outputs "loss" (sum over target
@@ -42,8 +43,9 @@ struct ImportedModel {
   std::string family;  // "llama", ..., or "graph"
   // Where the initial weights come from; never kAuto.
   ImportOptions::Weights weights = ImportOptions::Weights::kRandom;
-  int64_t vocab_size = 0;  // token ids must be less
-  int64_t num_layers = 0;  // decoder layers; 0 for a graph text
+  std::vector<std::string> live_inputs;  // of a graph text: the inputs that no data folder has, only a client sends
+  int64_t vocab_size = 0;                // token ids must be less
+  int64_t num_layers = 0;                // decoder layers; 0 for a graph text
   int64_t num_parameters = 0;
   int64_t max_seq_len = 0;                 // 0: no limit
   std::vector<std::string> layer_classes;  // names that wrap_layer_cls and gc_cls accept
@@ -77,7 +79,7 @@ struct ImportedModel {
 // InvalidArgument with every problem, one a line; NotFound when there is no such folder or no config.json.
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops);
 
-// A graph in text form with the inputs and outputs above; B and S may stand for dims of types. Its units are its module
+// A graph in text form with the inputs and outputs above; B and S may stand in dims of types and in attributes. Its units are its module
 // paths up to the first number, as layers.0 for layers.0.mlp. Errors: InvalidArgument "file:line:col: what"; NotFound
 // when there is no such file.
 absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options,

@@ -14,6 +14,8 @@
 #include "graph/import/import.h"
 #include "graph/import/json_file.h"
 #include "graph/ir/fingerprint.h"
+#include "graph/ir/input_axes.h"
+#include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/ir/weight_init.h"
@@ -79,10 +81,42 @@ std::optional<NamedRows> ParseNamedRows(const std::string& name) {
   return rows;
 }
 
+// Whether only a client can send this input; a data folder or the rank gives the others.
+bool IsLive(const std::string& input) {
+  return input != "tokens" && input != "targets" && input != "step" && input != "sample";
+}
+
+// An input that is not live.
 struct WantedInput {
   TensorType type;
   const char* meaning;
 };
+
+// Whether this output is none of those that a training step is made of: the model's forward returns it.
+bool IsReturned(const Node& output) { return output.symbol != "loss" && output.symbol != "target_tokens"; }
+
+// Notes in the graph, as InputAxes reads it, what the dims are of inputs that only a client gives: B, S of dim 1, or
+// the same on all ranks. `more_rows` and `longer` are the graph with B and S larger by one, by which they are known.
+absl::Status NameInputAxes(const Graph& more_rows, const Graph& longer, const NodePlaces& places, Graph& graph) {
+  const auto extents = [](const Graph& of, size_t node) { return of.type(of.nodes[node].results[0]).dims; };
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    if (node.op != Op::kInput || !IsLive(node.symbol)) continue;
+    const Dims dims = extents(graph, i), rows = extents(more_rows, i), length = extents(longer, i);
+    std::vector<std::string> axes;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (rows[d] != dims[d] && (d > 0 || rows[d] != dims[d] + 1 || length[d] != dims[d])) {
+        return places.Error(i, absl::StrCat("dim ", d, " of input \"", node.symbol,
+                                            "\" depends on B; of an input dim 0 may be B, and no other dim"));
+      }
+      axes.push_back(Name(rows[d] != dims[d]                   ? InputAxis::kBatch
+                          : d == 1 && length[d] == dims[d] + 1 ? InputAxis::kSequence
+                                                               : InputAxis::kNone));
+    }
+    if (!axes.empty()) node.attrs["axes"] = std::move(axes);
+  }
+  return absl::OkStatus();
+}
 
 class GraphChecker {
  public:
@@ -115,8 +149,9 @@ class GraphChecker {
         TACC_RETURN_IF_ERROR(CheckNode(i));
       }
     }
+    const bool is_live = std::any_of(inputs.begin(), inputs.end(), IsLive);
     for (const char* name : {"tokens", "targets"}) {
-      if (inputs.count(name) > 0) continue;
+      if (is_live || inputs.count(name) > 0) continue;
       return places_.AtEnd(absl::StrCat("the graph has no input \"", name, "\" (", inputs_.at(name).meaning, ")"));
     }
     for (const char* name : {"loss", "target_tokens"}) {
@@ -132,12 +167,14 @@ class GraphChecker {
  private:
   absl::Status CheckInput(size_t i) const {
     const Node& node = graph_.nodes[i];
-    const auto it = inputs_.find(node.symbol);
-    if (it == inputs_.end()) {
-      return places_.Error(
-          i, absl::StrCat("no input is called \"", node.symbol, "\"; there are tokens, targets, step and sample"));
-    }
     if (node.results.size() != 1) return places_.Error(i, "an input has one result");
+    if (node.symbol.empty()) return places_.Error(i, "an input needs a quoted name");
+    if (!node.attrs.empty())
+      return places_.Error(i, absl::StrCat("an input takes no attributes, got ", node.attrs.begin()->first, "="));
+    if (node.symbol == "document_start")
+      return places_.Error(i, "\"document_start\" is an input that the compiler adds; name this one otherwise");
+    const auto it = inputs_.find(node.symbol);
+    if (it == inputs_.end()) return absl::OkStatus();
     const TensorType& type = graph_.type(node.results[0]);
     if (type == it->second.type) return absl::OkStatus();
     return places_.Error(i, absl::StrCat("input \"", node.symbol, "\" is ", type.ToString(), "; wanted ",
@@ -159,10 +196,12 @@ class GraphChecker {
     for (const auto& [key, value] : node.attrs) {
       const bool fits = (key == "init" && std::holds_alternative<std::string>(value)) ||
                         (key == "stored" && std::holds_alternative<std::vector<int64_t>>(value)) ||
+                        (key == "role" && value == Attr(std::string(Name(WeightRole::kBuffer)))) ||
                         (key == "axes" && std::holds_alternative<std::vector<std::string>>(value));
       if (!fits)
-        return places_.Error(i, absl::StrCat("param takes init=\"...\", stored=[...] and axes=[NAME,...], got ", key,
-                                             "=", Print(value)));
+        return places_.Error(
+            i, absl::StrCat("param takes init=\"...\", stored=[...], axes=[NAME,...] and role=buffer, got ", key, "=",
+                            Print(value)));
     }
     if (const auto init = GetAttr<std::string>(node.attrs, "init", "zeros"); !ParseWeightInit(init).ok())
       return places_.Error(i, std::string(ParseWeightInit(init).status().message()));
@@ -250,11 +289,11 @@ class GraphChecker {
 
   absl::Status CheckOutput(size_t i) const {
     const Node& node = graph_.nodes[i];
-    if (node.symbol != "loss" && node.symbol != "target_tokens") {
-      return places_.Error(i,
-                           absl::StrCat("no output is called \"", node.symbol, "\"; there are loss and target_tokens"));
-    }
     if (node.operands.size() != 1) return places_.Error(i, "an output has one operand");
+    if (!node.attrs.empty())
+      return places_.Error(i, absl::StrCat("an output takes no attributes, got ", node.attrs.begin()->first, "="));
+    if (node.symbol.empty()) return places_.Error(i, "an output needs a quoted name");
+    if (IsReturned(node)) return absl::OkStatus();
     const TensorType wanted = {DType::kF32, {}};
     const TensorType& type = graph_.type(node.operands[0]);
     if (type == wanted) return absl::OkStatus();
@@ -349,12 +388,20 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
   const NodePlaces places(text, file);
   TACC_RETURN_IF_ERROR(GraphChecker(model.forward, places, options, ops).Check());
   model.family = "graph";
-  parse.symbols["B"] = 1;  // It is the same model for any number of rows.
-  TACC_ASSIGN_OR_RETURN(const Graph of_one_row, ParseGraph(text, parse));
+  const auto parse_for = [&](int64_t batch, int64_t seq_len) {
+    parse.symbols = {{"B", batch}, {"S", seq_len}};
+    return ParseGraph(text, parse);
+  };
+  TACC_ASSIGN_OR_RETURN(const Graph of_one_row, parse_for(1, options.seq_len));  // the same model for any number
+  TACC_ASSIGN_OR_RETURN(const Graph more_rows, parse_for(options.batch + 1, options.seq_len));
+  TACC_ASSIGN_OR_RETURN(const Graph longer, parse_for(options.batch, options.seq_len + 1));
+  TACC_RETURN_IF_ERROR(NameInputAxes(more_rows, longer, places, model.forward));
   model.facts = {{"graph", Fingerprint(Print(of_one_row))}};
   model.vocab_size = VocabularyOf(model.forward);
-  for (const Node& node : model.forward.nodes) {
+  for (Node& node : model.forward.nodes) {
+    if (node.op == Op::kOutput && IsReturned(node)) node.attrs["returned"] = true;
     if (node.op == "embedding" && model.residual_module.empty()) model.residual_module = node.module;
+    if (node.op == Op::kInput && IsLive(node.symbol)) model.live_inputs.push_back(node.symbol);
     if (node.op == Op::kParam) model.num_parameters += model.forward.type(node.results[0]).num_elements();
     const std::string unit = UnitOf(node.module);
     if (!unit.empty() && std::count(model.units.begin(), model.units.end(), unit) == 0) model.units.push_back(unit);

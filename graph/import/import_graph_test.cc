@@ -52,6 +52,33 @@ TEST_F(ImportGraphTest, BindsSymbols) {
   EXPECT_THAT(Print(model->forward), HasSubstr("f32[2,4,9]"));
 }
 
+// What a client sends: inputs of any name and type, of which dim 0 may be the batch; and what the model returns.
+TEST_F(ImportGraphTest, InputsAndOutputsOfAnyName) {
+  const absl::StatusOr<ImportedModel> model = Import(R"TEXT(tacc.graph 1
+%pixels = input "pixels" : f32[B,S,3]
+%scale = input "scale" : f32[2,4]
+%labels = input "labels" : i32[B]
+%w = param "w" : f32[9,3]
+%flat = reshape %pixels shape=[B*S,3] : f32[B*S,3]
+%y = einsum %flat, %w spec="bk,nk->bn" : f32[B*S,9]
+%pad = pad %y dim=0 low=1 high=S-1 : f32[B*S+S,9]
+%cut = slice %pad dim=0 start=1 limit=B+1 : f32[B,9]
+%loss, %count, %lse = cross_entropy %cut, %labels : f32[], f32[], f32[B]
+output "loss" %loss
+output "target_tokens" %count
+output "logits" %cut
+)TEXT");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(model->live_inputs, testing::ElementsAre("pixels", "scale", "labels"));
+  const std::string text = Print(model->forward);
+  EXPECT_THAT(text, HasSubstr("%pixels = input \"pixels\" axes=[batch,sequence,none] : f32[2,4,3]"));
+  EXPECT_THAT(text, HasSubstr("%scale = input \"scale\" axes=[none,none] : f32[2,4]"));
+  EXPECT_THAT(text, HasSubstr("%labels = input \"labels\" axes=[batch] : i32[2]"));
+  EXPECT_THAT(text, HasSubstr("%pad = pad %y dim=0 high=3 low=1 : f32[12,9]"));
+  EXPECT_THAT(text, HasSubstr("output \"logits\" %cut returned=true"));
+  EXPECT_EQ(model->vocab_size, 9);
+}
+
 TEST_F(ImportGraphTest, FactsAreOfTheNodes) {
   const auto facts = [&](const std::string& from, const std::string& to, int64_t batch) {
     ImportOptions options;
@@ -78,14 +105,22 @@ TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
               HasSubstr("m.graph:7:1: the type of %logits is written f32[2,4,8], but embedding makes f32[2,4,9]"));
   EXPECT_THAT(Error("\"tokens\" : i32[B,S]", "\"tokens\" : i64[B,S]"),
               HasSubstr("m.graph:4:1: input \"tokens\" is i64[2,4]; wanted i32[2,4] (token ids, i32[B,S])"));
-  EXPECT_THAT(Error("input \"targets\"", "input \"labels\""), HasSubstr("m.graph:5:1: no input is called \"labels\""));
+  EXPECT_THAT(
+      Error("%targets = input \"targets\" : i32[B,S]", "%targets = constant value=0 dtype=i32 shape=[B,S] : i32[B,S]"),
+      HasSubstr("the graph has no input \"targets\""));
+  EXPECT_THAT(Error("%table = ", "%mask = input \"mask\" : i32[4,2*B]\n%table = "),
+              HasSubstr("m.graph:6:1: dim 1 of input \"mask\" depends on B; of an input dim 0 may be B"));
+  EXPECT_THAT(Error("input \"targets\"", "input \"document_start\""), HasSubstr("an input that the compiler adds"));
+  EXPECT_THAT(Error("input \"targets\"", "input \"labels\" axes=[batch,none]"),
+              HasSubstr("m.graph:5:1: an input takes no attributes, got axes="));
   EXPECT_THAT(Error("output \"loss\" %loss\n", ""), HasSubstr("the graph has no output \"loss\""));
   EXPECT_THAT(Error("output \"loss\" %loss", "output \"loss\" %lse"),
               HasSubstr("m.graph:9:1: output \"loss\" is f32[2,4]; wanted f32[]"));
   EXPECT_THAT(Error("f32[9,9]", "bf16[9,9]"),
               HasSubstr("m.graph:6:1: param \"table.weight\" is bf16[9,9]; wanted f32"));
   EXPECT_THAT(Error("init=\"normal(0.02)\"", "std=0.02"),
-              HasSubstr("m.graph:6:1: param takes init=\"...\", stored=[...] and axes=[NAME,...], got std=0.02"));
+              HasSubstr("m.graph:6:1: param takes init=\"...\", stored=[...], axes=[NAME,...] and role=buffer, got "
+                        "std=0.02"));
   EXPECT_THAT(Error("init=\"normal(0.02)\"", "stored=[80]"),
               HasSubstr("m.graph:6:1: stored=[80] is no reshape of f32[9,9]"));
   EXPECT_THAT(Error("%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]",

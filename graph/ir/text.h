@@ -13,7 +13,7 @@ namespace tacc::graph {
 // The one text form: files, golden tests, RPC payload and cache key. Print(Parse(t)) == t for printed t.
 //
 //   tacc.graph 1                                   a single logical graph: the rest of the file is its nodes
-//   %x = input "tokens" : i32[B,64]                dims may be names, bound by ParseOptions
+//   %x = input "tokens" : i32[B,64]                dims may be B*S or S+1 of names that ParseOptions binds
 //   %w = param "fc.weight" init="normal(0.02)" : f32[256,64]
 //   %y = einsum %h, %w spec="bsk,nk->bsn" : f32[B,64,256] @fc
 //   output "loss" %l
@@ -43,7 +43,8 @@ std::string Print(const Attr& attr);
 
 struct ParseOptions {
   std::string file = "<text>";
-  std::map<std::string, int64_t> symbols;  // values of dims written as names
+  // Values of names in dims and, where they are not in quotes, in attributes.
+  std::map<std::string, int64_t> symbols;
 };
 
 // Errors: InvalidArgument "file:line:col: what" followed by the line and a caret. Only the syntax and the names are

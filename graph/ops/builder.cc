@@ -76,7 +76,7 @@ ValueId Builder::Leaf(const Op& op, absl::string_view symbol, TensorType type, A
   return id;
 }
 
-void Builder::End(const Op& op, absl::string_view symbol, ValueId value) {
+void Builder::End(const Op& op, absl::string_view symbol, ValueId value, Attrs attrs) {
   if (!status_.ok()) return;
   if (value == kNoValue) {
     Fail(absl::InternalError(absl::StrCat(op.name(), " \"", symbol, "\": the value is missing")));
@@ -86,6 +86,7 @@ void Builder::End(const Op& op, absl::string_view symbol, ValueId value) {
   node.op = op;
   node.symbol = std::string(symbol);
   node.operands = {value};
+  node.attrs = std::move(attrs);
   node.module = module_;
   node.recompute = recompute_;
   graph_.nodes.push_back(std::move(node));

@@ -42,7 +42,8 @@ OpDef End(const char* name) {
 }  // namespace
 
 void AddLeafOps(OpTable& table) {
-  OpDef input = Leaf("input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional}});
+  OpDef input = Leaf(
+      "input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional}, {"axes", AttrKind::kStrings, AttrSpec::kOptional}});
   input.positional = true;
   table.Add(input);
   table.Add(Leaf("param", {{"init", AttrKind::kString, AttrSpec::kOptional},
@@ -50,7 +51,9 @@ void AddLeafOps(OpTable& table) {
                            {"axes", AttrKind::kStrings, AttrSpec::kOptional},
                            {"role", AttrKind::kString, AttrSpec::kOptional}}));
   table.Add(Leaf("read", {}));
-  table.Add(End("output"));
+  OpDef output = End("output");
+  output.attrs = {{"returned", AttrKind::kBool, AttrSpec::kOptional}};  // the model's forward returns it
+  table.Add(output);
   table.Add(End("store"));
 
   OpDef constant;

@@ -24,7 +24,7 @@ bool TpTried(const ModelWork&, const SearchRequest& request, int64_t size) {
 }
 
 bool CpSplits(const ModelWork& model, const SearchRequest&, int64_t size) {
-  return size == 1 || model.seq_len % (2 * size) == 0;
+  return size == 1 || (model.seq_len > 0 && model.seq_len % (2 * size) == 0);
 }
 std::string CpReason(const ModelWork& model, const SearchRequest&) {
   return absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank");

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "graph/import/finetune/finetune.h"
 #include "graph/import/import.h"
@@ -103,6 +104,15 @@ absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) 
                                                  "; prepare it with the model's tokenizer"));
 }
 
+// Data folders have tokens alone.
+absl::Status CheckInputs(const CompileRequest& request, const ImportedModel& model) {
+  if (request.data_path.empty() || model.live_inputs.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(request.graph_path, ": the data folder of data.path gives the inputs tokens and targets, but the ",
+                   "graph has ", absl::StrJoin(model.live_inputs, ", "),
+                   "; only a client can send batches of such inputs (data.client instead of data.path)"));
+}
+
 // Builds the request's model. Borrows the request, the ops and, if given, `described`, to which each call writes the
 // model that it builds, without its graph. `own_head`: see ImportOptions.
 ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops, ImportedModel* described = nullptr,
@@ -122,6 +132,7 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
                                                       ? ImportModel(request.model_path, options, ops)
                                                       : ImportGraphFile(request.graph_path, options, ops));
     TACC_RETURN_IF_ERROR(CheckVocabulary(request, imported.vocab_size));
+    TACC_RETURN_IF_ERROR(CheckInputs(request, imported));
     TACC_RETURN_IF_ERROR(Finetune(request.finetune, request.model_path, request.seed, ops, imported));
     own_head = imported.own_head;
     ForwardModel model;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "graph/ir/input_axes.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
@@ -248,7 +249,6 @@ class Adapters {
 
   // Of dropout. New ones come first.
   void FindOrAddInputs() {
-    int64_t batch = 1;
     for (const Node& node : graph_.nodes) {
       if (node.op == "dropout") next_key_ = std::max(next_key_, GetAttr<int64_t>(node.attrs, "key") + 1);
       if (node.attrs.count("dropout_key") > 0)  // attention's
@@ -256,11 +256,11 @@ class Adapters {
       if (node.op != Op::kInput) continue;
       if (node.symbol == "step") step_ = node.results[0];
       if (node.symbol == "sample") sample_ = node.results[0];
-      if (node.symbol == "tokens") batch = graph_.type(node.results[0]).dims[0];
     }
     const size_t first = graph_.nodes.size();
     if (step_ == kNoValue) step_ = b_.Leaf(Op::kInput, "step", {DType::kI64, {}});
-    if (sample_ == kNoValue) sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {batch}});
+    if (sample_ == kNoValue)
+      sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {ExtentOf(graph_, InputAxis::kBatch)}});
     Take(first, inputs_);
   }
 

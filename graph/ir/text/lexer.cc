@@ -54,7 +54,7 @@ absl::Status Lexer::Next(Token* token) {
     }
     return absl::OkStatus();
   }
-  if (absl::string_view("=,:[]{}+").find(c) != absl::string_view::npos) {
+  if (absl::string_view("=,:[]{}+*").find(c) != absl::string_view::npos) {
     ++at_;
     token->kind = Token::kPunct;
     token->text = std::string(1, c);

@@ -55,19 +55,7 @@ absl::Status PhraseParser::ParseType(TensorType* type) {
   int64_t elements = 1;
   return ParseList("a type", [&]() -> absl::Status {
     int64_t dim = 0;
-    if (token_.kind == Token::kWord) {
-      auto it = options_.symbols.find(token_.text);
-      if (it == options_.symbols.end()) {
-        std::vector<std::string> known;
-        for (const auto& [name, size] : options_.symbols) known.push_back(name);
-        return Error(absl::StrCat("the dim '", token_.text, "' has no value here; known names: ",
-                                  known.empty() ? "none" : absl::StrJoin(known, ", ")));
-      }
-      dim = it->second;
-      TACC_RETURN_IF_ERROR(Advance());
-    } else {
-      TACC_RETURN_IF_ERROR(ParseInt(&dim));
-    }
+    TACC_RETURN_IF_ERROR(ParseExtent(&dim));
     if (dim < 0) return Error(absl::StrCat("a dim of ", dim, "; wanted 0 or more"));
     if (dim > 0 && elements > (int64_t{1} << 50) / dim) return Error("this tensor has more than 2^50 elements");
     elements *= dim;
@@ -152,10 +140,13 @@ absl::Status PhraseParser::ParseAttr(Attr* attr) {
 }
 
 absl::Status PhraseParser::ParseScalarAttr(Attr* attr) {
+  if (token_.kind == Token::kInt || (token_.kind == Token::kWord && options_.symbols.count(token_.text) > 0)) {
+    int64_t extent = 0;
+    TACC_RETURN_IF_ERROR(ParseExtent(&extent));
+    *attr = extent;
+    return absl::OkStatus();
+  }
   switch (token_.kind) {
-    case Token::kInt:
-      *attr = token_.integer;
-      break;
     case Token::kFloat:
       *attr = token_.number;
       break;
@@ -173,6 +164,48 @@ absl::Status PhraseParser::ParseScalarAttr(Attr* attr) {
       return Error("wanted a value: a number, true, false, a word or a quoted string");
   }
   return Advance();
+}
+
+absl::Status PhraseParser::ParseExtent(int64_t* out) {
+  const size_t position = token_.position;
+  TACC_RETURN_IF_ERROR(ParseProduct(out));
+  while (true) {
+    const bool is_minus = IsPunct("-");
+    if (is_minus || IsPunct("+")) {
+      TACC_RETURN_IF_ERROR(Advance());
+    } else if (token_.kind != Token::kInt || token_.integer >= 0) {
+      return absl::OkStatus();  // else `S-1`, whose second token is -1
+    }
+    int64_t summand = 0;
+    TACC_RETURN_IF_ERROR(ParseProduct(&summand));
+    if (is_minus ? __builtin_sub_overflow(*out, summand, out) : __builtin_add_overflow(*out, summand, out))
+      return lexer_.Error(position, "this sum does not fit in 64 bits");
+  }
+}
+
+absl::Status PhraseParser::ParseProduct(int64_t* out) {
+  const size_t position = token_.position;
+  *out = 1;
+  while (true) {
+    int64_t factor = 0;
+    if (token_.kind == Token::kWord) {
+      const auto it = options_.symbols.find(token_.text);
+      if (it == options_.symbols.end()) {
+        std::vector<std::string> known;
+        for (const auto& [name, size] : options_.symbols) known.push_back(name);
+        return Error(absl::StrCat("the dim '", token_.text, "' has no value here; known names: ",
+                                  known.empty() ? "none" : absl::StrJoin(known, ", ")));
+      }
+      factor = it->second;
+      TACC_RETURN_IF_ERROR(Advance());
+    } else {
+      TACC_RETURN_IF_ERROR(ParseInt(&factor));
+    }
+    if (__builtin_mul_overflow(*out, factor, out))
+      return lexer_.Error(position, "this product does not fit in 64 bits");
+    if (!IsPunct("*")) return absl::OkStatus();
+    TACC_RETURN_IF_ERROR(Advance());
+  }
 }
 
 absl::Status PhraseParser::ParseInt(int64_t* out) {

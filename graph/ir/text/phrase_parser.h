@@ -32,6 +32,9 @@ class PhraseParser {
   absl::Status ParseAttrs(Attrs* attrs);
   absl::Status ParseAttr(Attr* attr);
   absl::Status ParseScalarAttr(Attr* attr);
+  // A sum of products of whole numbers and bound names: 12*B, S+1, B*S-1.
+  absl::Status ParseExtent(int64_t* out);
+  absl::Status ParseProduct(int64_t* out);
   absl::Status ParseInt(int64_t* out);
   absl::Status ParseInt(int* out);
   absl::Status ParseWord(std::string* out);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/input_axes.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -52,9 +53,12 @@ absl::StatusOr<Graph> GraphPartitioner::Run() {
 
 absl::Status GraphPartitioner::Visit(const Node& node) {
   if (node.op == Op::kInput) {
-    Sharding s = Sharding::Replicated(logical_.type(node.results[0]).rank());
-    if (!s.dims.empty()) s.dims[0] = options_.batch_axes;
-    if (s.dims.size() > 1) s.dims[1] = options_.sequence_axes;
+    const std::vector<InputAxis> axes = InputAxes(logical_, node);
+    Sharding s = Sharding::Replicated(static_cast<int>(axes.size()));
+    for (size_t d = 0; d < axes.size(); ++d) {
+      if (axes[d] == InputAxis::kBatch) s.dims[d] = options_.batch_axes;
+      if (axes[d] == InputAxis::kSequence) s.dims[d] = options_.sequence_axes;
+    }
     homes_[node.results[0]] = EmitLeaf(node, s);
     return absl::OkStatus();
   }
@@ -64,7 +68,11 @@ absl::Status GraphPartitioner::Visit(const Node& node) {
     return node.op == Op::kRead ? VisitRead(node, *state) : VisitStore(node, *state);
   }
   if (node.op == Op::kOutput) {
-    EmitEnd(node, Reshard(node.operands[0], Sharding::Replicated(logical_.type(node.operands[0]).rank())));
+    Sharding s = Sharding::Replicated(logical_.type(node.operands[0]).rank());
+    // What the model returns of its samples stays with the rank that has them.
+    const std::vector<AxisList>& made = home(node.operands[0]).dims;
+    if (GetAttr<bool>(node.attrs, "returned") && !made.empty() && made[0] == options_.batch_axes) s.dims[0] = made[0];
+    EmitEnd(node, Reshard(node.operands[0], s));
     return absl::OkStatus();
   }
   if (sums_ != nullptr && node.op == "add" && IsCarriedSum(node.operands[0])) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/axis.h"
+#include "graph/ir/input_axes.h"
 
 namespace tacc::graph {
 namespace {
@@ -97,11 +98,15 @@ absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t
 absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_t ranks, int64_t ulysses,
                                                     const std::vector<Mesh::Axis>& tensor_axes) {
   if (ranks == 1 && ulysses == 1) return std::vector<Mesh::Axis>();
-  int64_t tp = 1, tpq = 1, length = 0;
+  const int64_t length = ExtentOf(forward, InputAxis::kSequence);
+  if (length == 0)
+    return absl::InvalidArgumentError(absl::StrCat("dist.cp.size = ", ranks,
+                                                   " cuts the sequence, but no input of the graph has a dim S; leave "
+                                                   "dist.cp and dist.sp out"));
+  int64_t tp = 1, tpq = 1;
   for (const Mesh::Axis& axis : tensor_axes) (axis.name == Name(Axis::kTp) ? tp : tpq) = axis.size;
   std::vector<std::pair<int64_t, int64_t>> heads;  // of each attention: query heads, kv heads
   for (const Node& node : forward.nodes) {
-    if (node.op == Op::kInput && node.symbol == "tokens") length = forward.type(node.results[0]).dims.back();
     if (node.op != "attention") continue;
     heads.emplace_back(forward.type(node.operands[0]).dims[2], forward.type(node.operands[1]).dims[2]);
   }

@@ -1,6 +1,9 @@
 #include "graph/passes/partition/order_sequence.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "graph/ir/input_axes.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
@@ -24,8 +27,10 @@ class SequenceCheck {
       for (ValueId v : node.results) orders_[v].assign(graph_.type(v).dims.size(), Order::kNatural);
       const OpDef* op = ops_.Find(node.op);
       if (node.op == Op::kInput) {
-        std::vector<Order>& input = orders_[node.results[0]];
-        if (input.size() > 1) input[1] = Order::kSequence;
+        const std::vector<InputAxis> axes = InputAxes(graph_, node);
+        for (size_t d = 0; d < axes.size(); ++d) {
+          if (axes[d] == InputAxis::kSequence) orders_[node.results[0]][d] = Order::kSequence;
+        }
       } else if (op != nullptr && op->rule) {
         TACC_RETURN_IF_ERROR(Follow(node, *op));
       }
@@ -93,9 +98,10 @@ absl::StatusOr<bool> OrderSequence(Program& program, const OpTable& ops, int64_t
       const OpDef* op = ops.Find(node.op);
       if (op == nullptr || !op->positional) continue;
       if (node.op == Op::kInput) {
-        const Dims& dims = graph.type(node.results[0]).dims;
-        if (dims.size() < 2) continue;
-        TACC_RETURN_IF_ERROR(CheckLength(dims[1], blocks));
+        const std::vector<InputAxis> axes = InputAxes(graph, node);
+        const auto sequence = std::find(axes.begin(), axes.end(), InputAxis::kSequence);
+        if (sequence == axes.end()) continue;
+        TACC_RETURN_IF_ERROR(CheckLength(graph.type(node.results[0]).dims[sequence - axes.begin()], blocks));
       }
       node.attrs["zigzag"] = blocks;
       changed = true;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/input_axes.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
@@ -133,6 +134,8 @@ void RemoveDropout(Graph& graph) {
   graph.nodes = std::move(nodes);
 }
 
+bool IsReturned(const Node& node) { return node.op == Op::kOutput && GetAttr<bool>(node.attrs, "returned"); }
+
 void RemoveOutputs(Graph& graph) {
   std::erase_if(graph.nodes, [](const Node& node) { return node.op == Op::kOutput; });
 }
@@ -150,7 +153,7 @@ class TrainingBuilder {
                        "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
     }
     for (const Node& node : forward_.nodes) {
-      if (node.op != Op::kOutput) continue;
+      if (node.op != Op::kOutput || IsReturned(node)) continue;
       const TensorType& type = forward_.type(node.operands[0]);
       if (type.rank() != 0 || !IsFloating(type.dtype)) {
         return absl::InvalidArgumentError(
@@ -207,13 +210,10 @@ class TrainingBuilder {
     program_.states.push_back(MakeState(kSkippedState, scalar_, StateKind::kLossScale, "zeros"));
   }
 
-  // Of a micro-batch: what its largest input holds.
+  // Of a micro-batch: its samples, each with all positions where it is a sequence.
   int64_t NumTokens() const {
-    int64_t tokens = 1;
-    for (const Node& node : forward_.nodes) {
-      if (node.op == Op::kInput) tokens = std::max(tokens, forward_.type(node.results[0]).num_elements());
-    }
-    return tokens;
+    return std::max<int64_t>(1, ExtentOf(forward_, InputAxis::kBatch)) *
+           std::max<int64_t>(1, ExtentOf(forward_, InputAxis::kSequence));
   }
 
   // The loss's cotangent: 1, or the loss scale for a mean over a step's tokens.
@@ -386,6 +386,7 @@ class TrainingBuilder {
     Graph graph = forward_;
     graph.name = "eval";
     RemoveDropout(graph);
+    if (!options_.returns_outputs) std::erase_if(graph.nodes, IsReturned);
     BindParameters(by_name_, graph);
     return graph;
   }

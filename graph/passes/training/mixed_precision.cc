@@ -33,7 +33,7 @@ absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dt
     std::vector<ValueId> operands;
     for (ValueId v : node.operands) operands.push_back(mapped[v]);
     if (node.op == Op::kOutput) {  // of the type that the graph gives it
-      builder.End(Op::kOutput, node.symbol, cast(operands[0], forward.type(node.operands[0]).dtype));
+      builder.End(Op::kOutput, node.symbol, cast(operands[0], forward.type(node.operands[0]).dtype), node.attrs);
       continue;
     }
     if (node.op == Op::kInput || node.op == Op::kParam) {

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "graph/analysis/cost.h"
+#include "graph/ir/input_axes.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/modules/units.h"
@@ -129,8 +130,10 @@ class Analysis {
       maker_[result] = static_cast<int>(i);
     }
     if (node.op == Op::kInput) {
-      Kinds& kinds = kinds_[node.results[0]];
-      for (size_t d = 0; d < kinds.size() && d < 2; ++d) kinds[d] = Kind::kToken;
+      const std::vector<InputAxis> axes = InputAxes(graph_, node);
+      for (size_t d = 0; d < axes.size(); ++d) {
+        if (axes[d] != InputAxis::kNone) kinds_[node.results[0]][d] = Kind::kToken;
+      }
       return absl::OkStatus();
     }
     if (node.op == Op::kRead) {
@@ -484,9 +487,7 @@ absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<s
   TACC_ASSIGN_OR_RETURN(model.units, analysis.Run());
   model.tied = analysis.tied();
   model.tied_are_frozen = analysis.tied_are_frozen();
-  for (const Node& node : forward.nodes) {
-    if (node.op == Op::kInput && node.symbol == "tokens") model.seq_len = forward.type(node.results[0]).dims[1];
-  }
+  model.seq_len = ExtentOf(forward, InputAxis::kSequence);
   model.num_heads = LeastExtent(program, "heads");
   model.num_kv_heads = LeastExtent(program, "kv_heads");
   model.num_experts = LeastExtent(program, "experts");
