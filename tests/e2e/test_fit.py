@@ -73,7 +73,7 @@ def test_config_alone_may_say_how_and_where_to_train(client, tmp_path, monkeypat
         assert result.path == folder / "hf"
 
 
-def test_what_is_wrong(client, tmp_path):
+def test_what_is_wrong(client, tmp_path, monkeypatch):
     data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
     with pytest.raises(tacc.ConfigError, match='did you mean "max_steps"'):
         tacc.fit(model, data, client=client, max_stepz=3)
@@ -87,6 +87,15 @@ def test_what_is_wrong(client, tmp_path):
         tacc.fit(1.5, data, client=client, max_steps=3)
     with pytest.raises(tacc.InputError, match="no tracker 'comet'"):
         tacc.fit(model, data, report_to="comet", client=client, max_steps=3)
+    # Before data is prepared: also that nobody is there to run it.
+    texts = [{"text": "1 and 2 are 3. " * 20}] * 9
+    with pytest.raises(tacc.ConfigError, match='did you mean "max_steps"'):
+        tacc.fit(model, texts, output_dir=tmp_path / "out", client=client, max_stepz=3)
+    with pytest.raises(tacc.InvalidJobError, match="learning_rate"):
+        tacc.fit(TINY_MODEL, texts, output_dir=tmp_path / "out", client=client, max_steps=3, learning_rate=-1)
+    monkeypatch.setenv("TACC_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(tacc.CoordinatorError, match="nothing listens there"):
+        tacc.fit(TINY_MODEL, texts, output_dir=tmp_path / "out", max_steps=3)
     assert not (tmp_path / "out").exists()
 
 

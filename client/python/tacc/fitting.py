@@ -115,21 +115,28 @@ def fit(
     out = Path(os.path.abspath(given))
     made = _Made(out)
     shape = _shape(model)
-    model_path = os.path.abspath(os.fspath(model)) if shape is None else made.model(shape)
+    model_path = Path(os.path.abspath(os.fspath(model))) if shape is None else made.model_path
     folder = _prepared(data)
     if folder is not None and prepare:
         raise InputError(f"prepare goes with data that is to be prepared; {folder} is a prepared folder")
-    if folder is None:
-        folder = made.data(data, _options(prepare or {}, Path(model_path), shape, job.data.seq_len))
-    job.update({"model": {"path": model_path}, "data": {"path": folder}, "train": train, "checkpoint": {"dir": out}})
+    job.update({"model": {"path": model_path}, "data": {"path": folder or made.data_path}, "train": train, "checkpoint": {"dir": out}})
+    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
+    # What is wrong with the job, or that nobody is there to run it, is said before data is prepared, which may take long.
+    client = client or Client()
+    asked = copy.copy(job)
+    if asked.data.eval_path is None:  # Whether there will be one, the preparation says.
+        asked.data.eval_path = (folder or made.data_path) / "eval"
+    client._run(calls.read_job(asked))
     if shape is not None:
-        made.tokenizer(folder)
+        made.model(shape)
         if job.model.weights is None:
             job.model.weights = "random"
+    if folder is None:
+        folder = made.data(data, _options(prepare or {}, model_path, shape, job.data.seq_len))
+    if shape is not None:
+        made.tokenizer(folder)
     if job.data.eval_path is None and (folder / "eval/index.json").exists():
         job.data.eval_path = folder / "eval"
-    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
-    client = client or Client()
     started = _running(client, job, out) or client.submit(job)
     status = started.wait(timeout, progress=progress, report_to=names)
     return FitResult(started, status, Path(status.exported_path))
@@ -198,27 +205,28 @@ class _Made:
 
     def __init__(self, out: Path):
         self._out = out
+        self.model_path = out / "model"
+        self.data_path = out / "data"
 
-    def model(self, shape: dict[str, Any]) -> str:
-        """The folder of a new model of this shape."""
-        path = self._out / "model/config.json"
+    def model(self, shape: dict[str, Any]) -> None:
+        """Makes `model_path` the folder of a new model of this shape."""
+        path = self.model_path / "config.json"
         text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
         elif _model_of(json.loads(path.read_text())) != _model_of(json.loads(text)):
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
-        return str(path.parent)
 
     def tokenizer(self, data: Path) -> None:
         """Gives a new model the tokenizer of its data, which comes along to the trained one."""
         for file in sorted((data / "tokenizer").glob("*")):
-            if file.is_file() and not (self._out / "model" / file.name).exists():
-                shutil.copyfile(file, self._out / "model" / file.name)
+            if file.is_file() and not (self.model_path / file.name).exists():
+                shutil.copyfile(file, self.model_path / file.name)
 
     def data(self, data: Any, options: dict[str, Any]) -> Path:
         """The prepared folder of this data."""
-        folder, note = self._out / "data", self._out / _MADE
+        folder, note = self.data_path, self._out / _MADE
         of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
         if (folder / "index.json").exists():
             if not note.exists() or json.loads(note.read_text()) != of:
