@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,21 @@ def test_what_is_wrong(client, tmp_path, monkeypatch):
     with pytest.raises(tacc.CoordinatorError, match="nothing listens there"):
         tacc.fit(TINY_MODEL, texts, output_dir=tmp_path / "out", max_steps=3)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_shape_that_could_not_be_is_mended(client, tmp_path):
+    """The model that nothing was trained of is no training of another model; its tokenizer is that of the data that is taken in the end."""
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **TRAIN, "max_steps": 2}
+    texts = [{"text": f"{n} and {n + 1} are {2 * n + 1}. " * 4} for n in range(200)]
+    with pytest.raises(tacc.JobFailedError, match="3 heads do not divide the hidden size 32"):
+        tacc.fit({**TINY_MODEL, "vocab_size": 300, "num_attention_heads": 3}, texts, **arguments)
+    shutil.rmtree(tmp_path / "out/data")
+    result = tacc.fit({**TINY_MODEL, "vocab_size": 280}, texts, **arguments)
+    assert result.status.phase == "finished"
+    data, exported = ((tmp_path / "out" / folder / "tokenizer.json").read_text() for folder in ("data/tokenizer", "hf"))
+    assert json.loads(data)["model"]["vocab"] == json.loads(exported)["model"]["vocab"]
+    with pytest.raises(tacc.ConflictError, match="has the training of another model"):
+        tacc.fit(TINY_MODEL, texts, **arguments)
 
 
 def test_a_kernel_that_dies_and_the_next_one(client, cluster, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import filecmp
 import json
 import os
 import re
@@ -128,7 +129,7 @@ def fit(
         asked.data.eval_path = (folder or made.data_path) / "eval"
     client._run(calls.read_job(asked))
     if shape is not None:
-        made.model(shape)
+        made.model(shape, may_replace=_status_in(client, out) is None)
         if job.model.weights is None:
             job.model.weights = "random"
     if folder is None:
@@ -208,21 +209,26 @@ class _Made:
         self.model_path = out / "model"
         self.data_path = out / "data"
 
-    def model(self, shape: dict[str, Any]) -> None:
-        """Makes `model_path` the folder of a new model of this shape."""
+    def model(self, shape: dict[str, Any], may_replace: bool) -> None:
+        """Makes `model_path` the folder of a new model of this shape, in place of one of which nothing has been trained."""
         path = self.model_path / "config.json"
         text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
-        elif _model_of(json.loads(path.read_text())) != _model_of(json.loads(text)):
+        elif _model_of(json.loads(path.read_text())) == _model_of(json.loads(text)):
+            return
+        elif may_replace and not any(self._out.glob("step-*")) and not (self._out / "hf").exists():
+            _write(path, text)
+        else:
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
 
     def tokenizer(self, data: Path) -> None:
         """Gives a new model the tokenizer of its data, which comes along to the trained one."""
         for file in sorted((data / "tokenizer").glob("*")):
-            if file.is_file() and not (self.model_path / file.name).exists():
-                shutil.copyfile(file, self.model_path / file.name)
+            copy = self.model_path / file.name
+            if file.is_file() and not (copy.exists() and filecmp.cmp(file, copy, shallow=False)):
+                shutil.copyfile(file, copy)
 
     def data(self, data: Any, options: dict[str, Any]) -> Path:
         """The prepared folder of this data."""
@@ -284,15 +290,20 @@ def _word(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else type(value).__name__
 
 
+def _status_in(client: Client, out: Path) -> JobStatus | None:
+    """The job that trains in the folder, or waits to."""
+    jobs = client._run(calls.list_jobs(_NEWEST))
+    return next((status for status in jobs if status.checkpoint_dir == str(out) and not calls.has_ended(status)), None)
+
+
 def _running(client: Client, job: Config, out: Path) -> Job | None:
     """The job that trains in the folder, if it is this one. ConflictError: it is another."""
-    for status in client._run(calls.list_jobs(_NEWEST)):
-        if status.checkpoint_dir != str(out) or calls.has_ended(status):
-            continue
-        if client.job(status.id).status().spec == client.check(job):
-            return Job(client, status)
-        raise ConflictError(
-            f"{status.id} trains in {out}, and is another job; wait for it (client.job({status.id!r}).wait()), stop it (.cancel()), or "
-            "choose another output_dir"
-        )
-    return None
+    status = _status_in(client, out)
+    if status is None:
+        return None
+    if client.job(status.id).status().spec == client.check(job):
+        return Job(client, status)
+    raise ConflictError(
+        f"{status.id} trains in {out}, and is another job; wait for it (client.job({status.id!r}).wait()), stop it (.cancel()), or "
+        "choose another output_dir"
+    )
