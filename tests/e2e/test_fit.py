@@ -115,6 +115,18 @@ def test_a_shape_that_could_not_be_is_mended(client, tmp_path):
         tacc.fit(TINY_MODEL, texts, **arguments)
 
 
+def test_adapters_are_exported_alone_or_merged(client, tmp_path):
+    data = write_data(tmp_path / "data")
+    arguments = {"config": CONFIG, "client": client, "progress": False, **TRAIN, "max_steps": 2}
+    base = tacc.fit(TINY_MODEL, data, output_dir=tmp_path / "base", **arguments)
+    tuned = tacc.fit(base, data, output_dir=tmp_path / "tuned", lora={"r": 2}, **arguments)
+    assert sorted(file.name for file in tuned.path.glob("*.safetensors")) == ["adapter_model.safetensors"]
+    merged = Path(tuned.job.export(tmp_path / "merged", merge=True))
+    assert sorted(file.name for file in merged.glob("*.safetensors")) == ["model.safetensors"]
+    with pytest.raises(tacc.InputError, match="merge"):
+        base.job.export(tmp_path / "nothing", merge=True)
+
+
 def test_a_kernel_that_dies_and_the_next_one(client, cluster, tmp_path):
     """The next call follows the job that still runs; with other settings it is another job, which is refused."""
     data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
