@@ -90,6 +90,11 @@ def test_none_leaves_it_to_the_planner():
         (lambda c: c.train.max_stepz, 'unknown field "max_stepz" in train; did you mean "max_steps"?'),
         (lambda c: setattr(c, "learning_rate", 3), 'unknown field "learning_rate"; it belongs at train.learning_rate'),
         (lambda c: setattr(c.train, "gc", True), 'unknown field "gc" in train; it belongs at memory.gc'),
+        (lambda c: tacc.Config(train={"lr": 1e-3}), 'unknown field "lr" in train; give train.learning_rate'),
+        (
+            lambda c: setattr(c.train, "gradient_accumulation_steps", 4),
+            'unknown field "gradient_accumulation_steps" in train; leave it out: it follows from train.global_batch_size',
+        ),
         (lambda c: setattr(c.dist, "fsdp", 4), "dist.fsdp wants fields (size, "),
         (lambda c: setattr(c.train, "seed", object()), "train.seed: <object object"),
         (lambda c: c.update({"train": {"sead": 1}}), 'unknown field "sead" in train; did you mean "seed"?'),
