@@ -76,7 +76,7 @@ class Section:
         if isinstance(value, of):
             return value
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{self._dotted(name)} wants fields ({', '.join(of._fields)}), not {value!r}")
+            raise ConfigError(f"{self._dotted(name)} wants fields ({', '.join(of._fields)}), not {_shown(value)}")
         section = of()
         section._take(_with_names(value, self._dotted(name)))
         return section
@@ -213,7 +213,13 @@ def _plain(value: Any, path: str) -> Any:
             pass
     if isinstance(value, type):
         raise ConfigError(f'{path}: a class is given by its name, "{value.__name__}"')
-    raise ConfigError(f"{path}: {value!r} is no value of a job file; give text, a number, true or false, a list, or a map")
+    raise ConfigError(f"{path}: {_shown(value)} is no value of a job file; give text, a number, true or false, a list, or a map")
+
+
+def _shown(value: Any) -> str:
+    """The value; of one that would fill the screen, as other tools' configurations, what it is."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"a {type(value).__name__}"
 
 
 def quoted(value: Any) -> str:
