@@ -32,10 +32,13 @@ _NEWEST = 1000  # Jobs that are looked through.
 class FitResult:
     """A training that has finished. It is a path: `tacc.fit(result, other_data)` trains on; `from_pretrained(result.path)` loads the model.
 
+    Of a training with `lora` it is an adapter: `tacc.fit(model, other_data, lora={"init_from": result.path})` trains on, of the same model;
+    `PeftModel.from_pretrained(model, result.path)` loads it.
+
     Attributes:
         job: What trained. `job.metrics()`, `job.logs()`, `job.plan()` say more.
         status: Its last state.
-        path: The trained model, a Hugging Face folder.
+        path: The trained model or adapter, a Hugging Face folder.
     """
 
     job: Job
