@@ -1,14 +1,17 @@
-"""Writes the parts of the package that follow from proto/: gRPC stubs, the sections of `tacc.Config`, what jobs say of themselves.
+"""Writes the parts of the package that follow from proto/ and jobfile/: gRPC stubs, the sections of `tacc.Config`, what jobs say of
+themselves, names of other tools.
 
     python generate.py PROTO_DIR OUT_DIR
 
 PROTO_DIR holds tacc/v1/*.proto. OUT_DIR is the folder of the package `tacc`; written are `v1/` (protobuf's modules, the stub of the
-coordinator's service, and their types), `config_sections.py` and `messages.py`. The build and the wheel run it; needs grpcio-tools.
+coordinator's service, and their types), `config_sections.py`, `messages.py`, and `foreign_names.py` from
+PROTO_DIR/../jobfile/foreign_names.cc. The build and the wheel run it; needs grpcio-tools.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 import tempfile
@@ -272,6 +275,21 @@ def messages(schema: Schema) -> str:
     return "".join(out)
 
 
+def foreign_names(table: Path) -> str:
+    """The names of other tools with what to do instead, in the words of the job file's reader."""
+    text = r'"(?:[^"\\]|\\.)*"'
+    found: dict[str, str] = {}
+    groups = table.read_text(encoding="utf-8").split("kGroups[] = {")[1].split("\n};")[0]
+    for group in re.findall(rf"\{{((?:\s*{text})+),((?:\s*{text})+),\s*({text})\}}", groups):
+        names, words, field = ("".join(part[1:-1] for part in re.findall(text, parts)) for parts in group)
+        found |= dict.fromkeys(names.split(), words or f"give {field}")
+    lines = "".join(f"    {name!r}: {words!r},\n" for name, words in found.items())
+    return (
+        '"""Names of other tools, and what to do instead.\n\nGenerated from jobfile/foreign_names.cc by generate.py."""\n\n'
+        f"FOREIGN_NAMES: dict[str, str] = {{\n{lines}}}\n"
+    )
+
+
 def replace(made: Path, folder: Path) -> None:
     """Moves the files into the folder, one by one: who imports from it meanwhile finds each, old or new. Others are removed."""
     folder.mkdir(exist_ok=True)
@@ -297,8 +315,10 @@ def main() -> None:
             (made / f"{unused}_pb2_grpc.py").unlink(missing_ok=True)
         (Path(folder) / "config_sections.py").write_text(config_sections(schema, foreign), encoding="utf-8")
         (Path(folder) / "messages.py").write_text(messages(schema), encoding="utf-8")
+        table = proto.parent / "jobfile/foreign_names.cc"
+        (Path(folder) / "foreign_names.py").write_text(foreign_names(table), encoding="utf-8")
         replace(made, out / "v1")
-        for name in ("config_sections.py", "messages.py"):
+        for name in ("config_sections.py", "messages.py", "foreign_names.py"):
             os.replace(Path(folder) / name, out / name)
 
 

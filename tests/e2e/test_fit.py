@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def test_config_alone_may_say_how_and_where_to_train(client, tmp_path, monkeypat
         assert result.path == folder / "hf"
 
 
-def test_what_is_wrong(client, tmp_path):
+def test_what_is_wrong(client, tmp_path, monkeypatch):
     data, model = write_data(tmp_path / "data"), write_model(tmp_path / "model")
     with pytest.raises(tacc.ConfigError, match='did you mean "max_steps"'):
         tacc.fit(model, data, client=client, max_stepz=3)
@@ -87,7 +88,43 @@ def test_what_is_wrong(client, tmp_path):
         tacc.fit(1.5, data, client=client, max_steps=3)
     with pytest.raises(tacc.InputError, match="no tracker 'comet'"):
         tacc.fit(model, data, report_to="comet", client=client, max_steps=3)
+    # Before data is prepared: also that nobody is there to run it.
+    texts = [{"text": "1 and 2 are 3. " * 20}] * 9
+    with pytest.raises(tacc.ConfigError, match='did you mean "max_steps"'):
+        tacc.fit(model, texts, output_dir=tmp_path / "out", client=client, max_stepz=3)
+    with pytest.raises(tacc.InvalidJobError, match="learning_rate"):
+        tacc.fit(TINY_MODEL, texts, output_dir=tmp_path / "out", client=client, max_steps=3, learning_rate=-1)
+    monkeypatch.setenv("TACC_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(tacc.CoordinatorError, match="nothing listens there"):
+        tacc.fit(TINY_MODEL, texts, output_dir=tmp_path / "out", max_steps=3)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_shape_that_could_not_be_is_mended(client, tmp_path):
+    """The model that nothing was trained of is no training of another model; its tokenizer is that of the data that is taken in the end."""
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **TRAIN, "max_steps": 2}
+    texts = [{"text": f"{n} and {n + 1} are {2 * n + 1}. " * 4} for n in range(200)]
+    with pytest.raises(tacc.JobFailedError, match="3 heads do not divide the hidden size 32"):
+        tacc.fit({**TINY_MODEL, "vocab_size": 300, "num_attention_heads": 3}, texts, **arguments)
+    shutil.rmtree(tmp_path / "out/data")
+    result = tacc.fit({**TINY_MODEL, "vocab_size": 280}, texts, **arguments)
+    assert result.status.phase == "finished"
+    data, exported = ((tmp_path / "out" / folder / "tokenizer.json").read_text() for folder in ("data/tokenizer", "hf"))
+    assert json.loads(data)["model"]["vocab"] == json.loads(exported)["model"]["vocab"]
+    with pytest.raises(tacc.ConflictError, match="has the training of another model"):
+        tacc.fit(TINY_MODEL, texts, **arguments)
+
+
+def test_adapters_are_exported_alone_or_merged(client, tmp_path):
+    data = write_data(tmp_path / "data")
+    arguments = {"config": CONFIG, "client": client, "progress": False, **TRAIN, "max_steps": 2}
+    base = tacc.fit(TINY_MODEL, data, output_dir=tmp_path / "base", **arguments)
+    tuned = tacc.fit(base, data, output_dir=tmp_path / "tuned", lora={"r": 2}, **arguments)
+    assert sorted(file.name for file in tuned.path.glob("*.safetensors")) == ["adapter_model.safetensors"]
+    merged = Path(tuned.job.export(tmp_path / "merged", merge=True))
+    assert sorted(file.name for file in merged.glob("*.safetensors")) == ["model.safetensors"]
+    with pytest.raises(tacc.InputError, match="merge"):
+        base.job.export(tmp_path / "nothing", merge=True)
 
 
 def test_a_kernel_that_dies_and_the_next_one(client, cluster, tmp_path):

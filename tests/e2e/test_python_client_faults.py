@@ -182,6 +182,9 @@ def test_what_does_not_follow_a_job_gives_up_where_nobody_answers(tmp_path, monk
         (lambda c: c.plan(JOB, cluster={"machine": object()}), tacc.InputError, "cluster = .* is not the fields of a cluster file"),
         (lambda c: tacc.Client(f"http://{c.address}"), tacc.InputError, r'address = "http://.*" is not HOST:PORT'),
         (lambda c: tacc.Client("::1:7070"), tacc.InputError, r'is not HOST:PORT, as 127.0.0.1:7070 or \[::1\]:7070'),
+        (lambda c: tacc.Client(7070), tacc.InputError, "^address is a text HOST:PORT, as '127.0.0.1:7070', not 7070$"),
+        (lambda c: tacc.compare(["a", "b"]), tacc.InputError, r"^compare takes jobs and results of tacc.fit, not 'a'; client.job\(NAME\) finds a job$"),
+        (lambda c: tacc.compare(c), tacc.InputError, "^compare takes a list of jobs, as .*, not a Client$"),
     ],
 )
 def test_odd_input_is_refused_with_what_is_wrong(client, ask, error, wanted):

@@ -83,6 +83,13 @@ def test_none_leaves_it_to_the_planner():
     assert config.train.max_steps is None and config.dist.fsdp.size is None
 
 
+class Settings:
+    """Of another tool: its repr has pages."""
+
+    def __repr__(self) -> str:
+        return "Settings(" + "option=None, " * 100 + ")"
+
+
 @pytest.mark.parametrize(
     "act, wanted",
     [
@@ -90,8 +97,15 @@ def test_none_leaves_it_to_the_planner():
         (lambda c: c.train.max_stepz, 'unknown field "max_stepz" in train; did you mean "max_steps"?'),
         (lambda c: setattr(c, "learning_rate", 3), 'unknown field "learning_rate"; it belongs at train.learning_rate'),
         (lambda c: setattr(c.train, "gc", True), 'unknown field "gc" in train; it belongs at memory.gc'),
+        (lambda c: tacc.Config(train={"lr": 1e-3}), 'unknown field "lr" in train; give train.learning_rate'),
+        (
+            lambda c: setattr(c.train, "gradient_accumulation_steps", 4),
+            'unknown field "gradient_accumulation_steps" in train; leave it out: it follows from train.global_batch_size',
+        ),
         (lambda c: setattr(c.dist, "fsdp", 4), "dist.fsdp wants fields (size, "),
         (lambda c: setattr(c.train, "seed", object()), "train.seed: <object object"),
+        (lambda c: setattr(c.train, "lora", Settings()), "train.lora wants fields (r, lora_alpha, lora_dropout, target_modules, use_rslora, modules_to_save, "),
+        (lambda c: setattr(c.train, "seed", Settings()), "train.seed: a Settings is no value of a job file"),
         (lambda c: c.update({"train": {"sead": 1}}), 'unknown field "sead" in train; did you mean "seed"?'),
         (lambda c: tacc.Config({1: 2}), "a job: the name of a field is text, not 1"),
         (lambda c: tacc.Config("job.yaml"), "a job: fields are a dict, not 'job.yaml'"),

@@ -180,6 +180,17 @@ def test_lines_come_every_few_seconds(clock, monkeypatch):
     assert len(asked) <= len(lines) + 1  # Not for each event.
 
 
+def test_what_a_job_waits_for_is_said_at_once(clock, monkeypatch):
+    """Before the next picture is due: nothing more may come, and the stream would never get to draw it."""
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    reason = "needs 3 workers, 2 free (2 attached)"
+    states = iter([job_status(phase="compiling"), job_status(phase="waiting", reason=reason)])
+    shown = display.shown(lambda: next(states), [event("waiting", reason, phase="waiting")])
+    next(iter(shown))
+    assert err.getvalue().splitlines() == ["tiny-1 compiling  step 0 / 100", f"tiny-1 waiting  step 0 / 100  {reason}"]
+
+
 def test_a_terminal_has_one_line_which_ends_whatever_happens(clock, monkeypatch):
     err = io.StringIO()
     err.isatty = lambda: True

@@ -10,21 +10,11 @@ sys.path.insert(0, str(ROOT / "client/python"))
 
 import pytest  # noqa: E402
 import tacc  # noqa: E402
+from tacc.foreign_names import FOREIGN_NAMES  # noqa: E402
 from tacc.torchacc_names import NAMES  # noqa: E402
 
 # Options of TrainingArguments of the installed transformers that mean nothing for a training here, and of which nothing is to be said.
 WITHOUT_A_MEANING: set[str] = set()
-
-
-def foreign_names() -> dict[str, str]:
-    """Name -> what a job file's reader says of it, from jobfile/foreign_names.cc."""
-    table = (ROOT / "jobfile/foreign_names.cc").read_text().split("kGroups[] = {")[1].split("\n};")[0]
-    text = r'"(?:[^"\\]|\\.)*"'
-    found = {}
-    for names, words, field in re.findall(rf"\{{((?:\s*{text})+),((?:\s*{text})+),\s*({text})\}}", table):
-        joined = ["".join(part[1:-1] for part in re.findall(text, group)) for group in (names, words, field)]
-        found |= dict.fromkeys(joined[0].split(), joined[1] or f"give {joined[2]}")
-    return found
 
 
 def page_rows() -> dict[str, dict[str, str]]:
@@ -62,11 +52,10 @@ def fields() -> dict[str, list[str]]:
 
 
 def test_every_foreign_name_is_on_the_page_in_the_reader_s_words():
-    names = foreign_names()
-    assert len(names) > 300
+    assert len(FOREIGN_NAMES) > 300
     tables = page_rows()
     torchacc = {path.rsplit(".", 1)[-1] for path in NAMES} | {"dataloader"}
-    for name, words in names.items():
+    for name, words in FOREIGN_NAMES.items():
         rows = [rows[name] for tool, rows in tables.items() if name in rows and tool != "From TorchAcc"]
         assert rows or name in torchacc, f"{name} is not in docs/names.md: {as_written(words)}"
         assert set(rows) <= {as_written(words)}, f"docs/names.md: {name} is not what jobfile/foreign_names.cc says"
@@ -92,10 +81,9 @@ def test_the_options_of_adapters_are_peft_s():
 
 def test_what_is_called_the_same_is_a_field():
     known = fields()
-    foreign = foreign_names()
     for tool, rows in page_rows().items():
         for name, here in rows.items():
-            if tool != "From TorchAcc" and name not in foreign and name != "fsdp":
+            if tool != "From TorchAcc" and name not in FOREIGN_NAMES and name != "fsdp":
                 assert here in known[name], f"{tool}: {name}: {here} is no field of that name"
 
 

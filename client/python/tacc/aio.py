@@ -272,9 +272,9 @@ class AsyncJob:
         """As `Job.checkpoints`."""
         return (await self.status()).checkpoints
 
-    async def export(self, directory: str | os.PathLike[str], *, step: int | None = None) -> str:
+    async def export(self, directory: str | os.PathLike[str], *, step: int | None = None, merge: bool = False) -> str:
         """As `Job.export`."""
-        return await asyncio.to_thread(exporting.export, self._client.address, self.id, directory, step)
+        return await asyncio.to_thread(exporting.export, self._client.address, self.id, directory, step, merge)
 
     async def plan(self) -> PlanSummary | None:
         """As `Job.plan`."""

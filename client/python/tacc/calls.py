@@ -332,7 +332,7 @@ def explain(error: grpc.RpcError, address: str, was_connected: bool) -> TaccErro
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return AnswerTimeoutError(message if message != "Deadline Exceeded" else f"no answer in time from the coordinator at {address}")
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return VersionError(f"the coordinator at {address} cannot do that: it is of another version than this package, {__version__}")
+        return VersionError(f"the coordinator at {address} cannot do that: it is of another version than this package, {__version__}, or none of tacc's")
     if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InputError(message)
     of: dict[grpc.StatusCode, type[TaccError]] = {

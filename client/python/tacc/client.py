@@ -353,23 +353,24 @@ class Job:
         """The checkpoints that are kept, oldest first. They are folders of `status().checkpoint_dir`."""
         return self.status().checkpoints
 
-    def export(self, directory: str | os.PathLike[str], *, step: int | None = None) -> str:
+    def export(self, directory: str | os.PathLike[str], *, step: int | None = None, merge: bool = False) -> str:
         """Writes a checkpoint as a Hugging Face folder, by taccctl on this machine, which must see the checkpoints.
 
         Args:
             directory: The folder to write.
             step: The checkpoint of this step. None: the newest.
+            merge: Of a training of adapters the whole model, with the adapters added to its weights, in place of the adapter alone.
 
         Returns:
             The whole path of the folder.
 
         Raises:
-            InputError: There is no such checkpoint, or the folder holds what no export writes.
+            InputError: There is no such checkpoint, nothing to merge, or the folder holds what no export writes.
             TaccError: There is no taccctl on this machine, or it has failed.
         """
         from tacc.export import export
 
-        return export(self._client.address, self.id, directory, step)
+        return export(self._client.address, self.id, directory, step, merge)
 
     def plan(self) -> PlanSummary | None:
         """The layout that runs, with what was predicted of it: step time, memory, FLOPs. None before it is compiled."""

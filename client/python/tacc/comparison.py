@@ -25,8 +25,16 @@ def compare(jobs: Iterable[Job | FitResult]) -> Comparison:
 
     Args:
         jobs: Two or more, running or ended.
+
+    Raises:
+        InputError: They are not two or more different jobs.
     """
+    if not isinstance(jobs, Iterable):
+        raise InputError(f"compare takes a list of jobs, as [job, other], not a {type(jobs).__name__}")
     taken = [run.job if isinstance(run, FitResult) else run for run in jobs]
+    for run in taken:
+        if not isinstance(run, Job):
+            raise InputError(f"compare takes jobs and results of tacc.fit, not {run!r}; client.job(NAME) finds a job")
     if len({job.id for job in taken}) < 2:
         raise InputError("compare takes two or more different jobs")
     return Comparison([(job.status(), list(job.watch(follow=False))) for job in taken])

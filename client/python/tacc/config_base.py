@@ -13,6 +13,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tacc.errors import ConfigError
+from tacc.foreign_names import FOREIGN_NAMES
 from tacc.torchacc_names import NAMES, SECTIONS
 
 
@@ -23,7 +24,7 @@ class ConfigNote(UserWarning):
 class Section:
     """Fields of a section of the job file. None, like a field that was never given, leaves it to the planner or its default.
 
-    A name that the section does not have is a `ConfigError` (an AttributeError) with the nearest one. Values are checked when a coordinator
+    A name that the section does not have is a `ConfigError` (an AttributeError) with the nearest one, or with what another tool's option is here. Values are checked when a coordinator
     reads the job, by the rules and in the words of the job file.
     """
 
@@ -75,7 +76,7 @@ class Section:
         if isinstance(value, of):
             return value
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{self._dotted(name)} wants fields ({', '.join(of._fields)}), not {value!r}")
+            raise ConfigError(f"{self._dotted(name)} wants fields ({', '.join(of._fields)}), not {_shown(value)}")
         section = of()
         section._take(_with_names(value, self._dotted(name)))
         return section
@@ -89,6 +90,8 @@ class Section:
         elsewhere = [of._dotted(name) for of in _all_sections(Section) if name in of._fields]
         if elsewhere:
             hint = f"it belongs at {' or '.join(elsewhere)}"
+        elif name in FOREIGN_NAMES:
+            hint = FOREIGN_NAMES[name]
         else:
             hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(self._fields)}"
         return ConfigError(f'unknown field "{name}"{f" in {self._path}" if self._path else ""}; {hint}')
@@ -210,7 +213,13 @@ def _plain(value: Any, path: str) -> Any:
             pass
     if isinstance(value, type):
         raise ConfigError(f'{path}: a class is given by its name, "{value.__name__}"')
-    raise ConfigError(f"{path}: {value!r} is no value of a job file; give text, a number, true or false, a list, or a map")
+    raise ConfigError(f"{path}: {_shown(value)} is no value of a job file; give text, a number, true or false, a list, or a map")
+
+
+def _shown(value: Any) -> str:
+    """The value; of one that would fill the screen, as other tools' configurations, what it is."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"a {type(value).__name__}"
 
 
 def quoted(value: Any) -> str:

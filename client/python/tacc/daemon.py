@@ -34,6 +34,8 @@ def up_folder() -> Path:
 
 def check_address(address: str, source: str) -> str:
     """The address. InputError: it is not HOST:PORT."""
+    if not isinstance(address, str):
+        raise InputError(f"{source} is a text HOST:PORT, as {DEFAULT_ADDRESS!r}, not {address!r}")
     host, _, port = address.rpartition(":")
     is_host = re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+(%\w+)?\]", host) is not None
     if not is_host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:

@@ -147,8 +147,11 @@ def job_html(status: JobStatus, items: Iterable[WatchItem]) -> str:
 
 
 def record_line(record: Record) -> str:
-    """The same in a line: "tiny-1 running  step 12 / 100  loss 3.1420  ..."."""
-    return printable(f"{record.status.id} {record.phase}  " + "  ".join(f"{name} {value}" for name, value in record.facts()))
+    """The same in a line: "tiny-1 running  step 12 / 100  loss 3.1420  ...", or what the job waits for."""
+    facts = [f"{name} {value}" for name, value in record.facts()]
+    if record.phase == "waiting" and record.status.reason:
+        facts.append(record.status.reason)
+    return printable(f"{record.status.id} {record.phase}  " + "  ".join(facts))
 
 
 class View(Protocol):
@@ -214,24 +217,25 @@ def choose_view() -> View:
 
 
 class _Shown:
-    """Draws from time to time. What has happened makes the job's state old, which is asked for before the next picture."""
+    """Draws from time to time, and when the job's phase changes: of a job that waits nothing more may come for long. What has happened makes the
+    job's state old, which is asked for before the next picture."""
 
     def __init__(self, status: JobStatus):
         self.view = choose_view()
         self.record = Record(status)
         self.is_old = False
-        self.view.draw(self.record)
-        self._next = time.monotonic() + self.view.seconds
+        self.draw()
 
     def take(self, item: WatchItem) -> None:
         self.record.take(item)
         self.is_old = self.is_old or isinstance(item, JobEvent)
 
     def is_due(self) -> bool:
-        return time.monotonic() >= self._next
+        return time.monotonic() >= self._next or self.record.phase != self._phase
 
     def draw(self) -> None:
         self.view.draw(self.record)
+        self._phase = self.record.phase
         self._next = time.monotonic() + self.view.seconds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import filecmp
 import json
 import os
 import re
@@ -31,10 +32,13 @@ _NEWEST = 1000  # Jobs that are looked through.
 class FitResult:
     """A training that has finished. It is a path: `tacc.fit(result, other_data)` trains on; `from_pretrained(result.path)` loads the model.
 
+    Of a training with `lora` it is an adapter: `tacc.fit(model, other_data, lora={"init_from": result.path})` trains on, of the same model;
+    `PeftModel.from_pretrained(model, result.path)` loads it.
+
     Attributes:
         job: What trained. `job.metrics()`, `job.logs()`, `job.plan()` say more.
         status: Its last state.
-        path: The trained model, a Hugging Face folder.
+        path: The trained model or adapter, a Hugging Face folder.
     """
 
     job: Job
@@ -115,21 +119,28 @@ def fit(
     out = Path(os.path.abspath(given))
     made = _Made(out)
     shape = _shape(model)
-    model_path = os.path.abspath(os.fspath(model)) if shape is None else made.model(shape)
+    model_path = Path(os.path.abspath(os.fspath(model))) if shape is None else made.model_path
     folder = _prepared(data)
     if folder is not None and prepare:
         raise InputError(f"prepare goes with data that is to be prepared; {folder} is a prepared folder")
-    if folder is None:
-        folder = made.data(data, _options(prepare or {}, Path(model_path), shape, job.data.seq_len))
-    job.update({"model": {"path": model_path}, "data": {"path": folder}, "train": train, "checkpoint": {"dir": out}})
+    job.update({"model": {"path": model_path}, "data": {"path": folder or made.data_path}, "train": train, "checkpoint": {"dir": out}})
+    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
+    # What is wrong with the job, or that nobody is there to run it, is said before data is prepared, which may take long.
+    client = client or Client()
+    asked = copy.copy(job)
+    if asked.data.eval_path is None:  # Whether there will be one, the preparation says.
+        asked.data.eval_path = (folder or made.data_path) / "eval"
+    client._run(calls.read_job(asked))
     if shape is not None:
-        made.tokenizer(folder)
+        made.model(shape, may_replace=_status_in(client, out) is None)
         if job.model.weights is None:
             job.model.weights = "random"
+    if folder is None:
+        folder = made.data(data, _options(prepare or {}, model_path, shape, job.data.seq_len))
+    if shape is not None:
+        made.tokenizer(folder)
     if job.data.eval_path is None and (folder / "eval/index.json").exists():
         job.data.eval_path = folder / "eval"
-    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
-    client = client or Client()
     started = _running(client, job, out) or client.submit(job)
     status = started.wait(timeout, progress=progress, report_to=names)
     return FitResult(started, status, Path(status.exported_path))
@@ -198,10 +209,12 @@ class _Made:
 
     def __init__(self, out: Path):
         self._out = out
+        self.model_path = out / "model"
+        self.data_path = out / "data"
 
-    def model(self, shape: dict[str, Any]) -> str:
-        """The folder of a new model of this shape."""
-        path = self._out / "model/config.json"
+    def model(self, shape: dict[str, Any], may_replace: bool) -> None:
+        """Makes `model_path` the folder of a new model of this shape, in place of one of which nothing has been trained."""
+        path = self.model_path / "config.json"
         try:
             text = json.dumps(shape, indent=2, sort_keys=True) + "\n"
         except (TypeError, ValueError) as error:
@@ -209,20 +222,24 @@ class _Made:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
-        elif _model_of(_read(path)) != _model_of(json.loads(text)):
+        elif _model_of(_read(path)) == _model_of(json.loads(text)):
+            return
+        elif may_replace and not any(self._out.glob("step-*")) and not (self._out / "hf").exists():
+            _write(path, text)
+        else:
             raise ConflictError(f"{self._out} has the training of another model, {path}; choose another output_dir, or remove the folder")
-        return str(path.parent)
 
     def tokenizer(self, data: Path) -> None:
         """Gives a new model the tokenizer of its data, which comes along to the trained one."""
         for file in sorted((data / "tokenizer").glob("*")):
-            if file.is_file() and not (self._out / "model" / file.name).exists():
-                shutil.copyfile(file, self._out / "model" / file.name)
+            copy = self.model_path / file.name
+            if file.is_file() and not (copy.exists() and filecmp.cmp(file, copy, shallow=False)):
+                shutil.copyfile(file, copy)
 
     def data(self, data: Any, options: dict[str, Any]) -> Path:
         """The prepared folder of this data."""
-        folder, note = self._out / "data", self._out / _MADE
-        of = {"data": _contents(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
+        folder, note = self.data_path, self._out / _MADE
+        of = {"data": _source(data), "prepare": {key: _word(value) for key, value in sorted(options.items())}}
         if (folder / "index.json").exists():
             if not note.exists() or _read(note) != of:
                 how = f"{note} says how" if note.exists() else "not by tacc.fit"
@@ -296,15 +313,20 @@ def _word(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else type(value).__name__
 
 
+def _status_in(client: Client, out: Path) -> JobStatus | None:
+    """The job that trains in the folder, or waits to."""
+    jobs = client._run(calls.list_jobs(_NEWEST))
+    return next((status for status in jobs if status.checkpoint_dir == str(out) and not calls.has_ended(status)), None)
+
+
 def _running(client: Client, job: Config, out: Path) -> Job | None:
     """The job that trains in the folder, if it is this one. ConflictError: it is another."""
-    for status in client._run(calls.list_jobs(_NEWEST)):
-        if status.checkpoint_dir != str(out) or calls.has_ended(status):
-            continue
-        if client.job(status.id).status().spec == client.check(job):
-            return Job(client, status)
-        raise ConflictError(
-            f"{status.id} trains in {out}, and is another job; wait for it (client.job({status.id!r}).wait()), stop it (.cancel()), or "
-            "choose another output_dir"
-        )
-    return None
+    status = _status_in(client, out)
+    if status is None:
+        return None
+    if client.job(status.id).status().spec == client.check(job):
+        return Job(client, status)
+    raise ConflictError(
+        f"{status.id} trains in {out}, and is another job; wait for it (client.job({status.id!r}).wait()), stop it (.cancel()), or "
+        "choose another output_dir"
+    )
