@@ -33,7 +33,7 @@ struct ImportOptions {
 };
 
 struct ImportedModel {
-  // In f32. Of a graph text, any inputs (graph/ir/input_axes.h), and outputs with returned=true besides the two. Of a
+  // In f32. Of a graph text, any inputs (graph/ops/input_axes.h), and outputs with returned=true besides the two. Of a
   // folder, inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
   // and "sample" i64[B]; with an auxiliary loss of experts "sample" (-1: padding). Leaves `param "NAME"`, NAME as in
   // the model's safetensors (NAME[BEGIN:END] for those rows of it, NAME[:,BEGIN:END] for those of each entry), with

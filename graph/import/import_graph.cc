@@ -14,11 +14,11 @@
 #include "graph/import/import.h"
 #include "graph/import/json_file.h"
 #include "graph/ir/fingerprint.h"
-#include "graph/ir/input_axes.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/ir/weight_init.h"
+#include "graph/ops/input_axes.h"
 #include "text/utf8.h"
 
 namespace tacc::graph {

@@ -134,6 +134,7 @@ TEST(InferProductOps, ErrorsSayWhatIsWanted) {
 TEST(InferShapeOps, TypesOfResults) {
   ExpectInferred({
       {"reshape f32[2,6] shape=[2,3,2]", "f32[2,3,2]"},
+      {"stop_gradient i32[2,6]", "i32[2,6]"},
       {"transpose f32[2,3,4] perm=[2,0,1]", "f32[4,2,3]"},
       {"slice f32[2,6] dim=1 start=2 limit=5", "f32[2,3]"},
       {"pad f32[2,3] dim=1 low=2 high=1", "f32[2,6]"},

@@ -201,7 +201,7 @@ int64_t WorkspaceBytes(const OpDef& def, const OpCall& call, const Target& targe
 // One function a family file; called by OpTable's constructor in op.cc.
 void AddLeafOps(OpTable& table);         // input param read store output constant iota
 void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their gradients, select
-void AddShapeOps(OpTable& table);        // reshape transpose slice concat pad broadcast reduce_*
+void AddShapeOps(OpTable& table);        // reshape stop_gradient transpose slice concat ...
 void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate einsum_joined
 void AddNormOps(OpTable& table);         // rms_norm add_rms_norm layer_norm ... l2_normalize
 void AddAttentionOps(OpTable& table);    // attention

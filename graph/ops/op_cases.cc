@@ -79,6 +79,7 @@ constexpr const char* kTexts[] = {
     "reshape f64[3,2,4] shape=[3,8]",
     "reshape f64[6,4] shape=[4,6]",
     "reshape f64[1,5,3] shape=[5,1,3]",
+    "stop_gradient f64[4,5]",
     "transpose f64[2,3,5] perm=[2,0,1]",
     "slice f64[6,3] dim=0 start=1 limit=4",
     "slice f64[3,6] dim=1 start=2 limit=5",

@@ -1,4 +1,4 @@
-// Ops that move elements, and reductions: reshape transpose slice concat pad broadcast reduce_sum reduce_max.
+// Ops that move elements, and reductions: reshape stop_gradient transpose slice concat pad broadcast reduce_sum reduce_max.
 #include <algorithm>
 #include <numeric>
 
@@ -97,6 +97,18 @@ void AddReshape(OpTable& table) {
     call.gradients[0] = call.builder.Reshape(call.cotangents[0], call.builder.type(call.node.operands[0]).dims);
     return absl::OkStatus();
   };
+  table.Add(op);
+}
+
+// Its operand, to which no gradient goes.
+void AddStopGradient(OpTable& table) {
+  OpDef op;
+  op.name = "stop_gradient";
+  op.min_operands = op.max_operands = 1;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> { return Types{call.in(0)}; };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PointwiseRule(call, {{0}}); };
+  op.aliases = [](const OpCall&) { return std::vector<int>{0}; };
+  op.no_gradient = true;
   table.Add(op);
 }
 
@@ -364,6 +376,7 @@ void AddReductions(OpTable& table) {
 
 void AddShapeOps(OpTable& table) {
   AddReshape(table);
+  AddStopGradient(table);
   AddTranspose(table);
   AddSlice(table);
   AddPad(table);

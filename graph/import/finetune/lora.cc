@@ -12,12 +12,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "graph/ir/input_axes.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/einsum_spec.h"
+#include "graph/ops/input_axes.h"
 #include "text/nearest_name.h"
 
 namespace tacc::graph {

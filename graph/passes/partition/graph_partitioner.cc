@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "graph/ir/input_axes.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/input_axes.h"
 #include "graph/passes/partition/axis_list.h"
 #include "graph/passes/partition/factor_axes.h"
 #include "graph/passes/partition/pins.h"

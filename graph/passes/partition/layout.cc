@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/axis.h"
-#include "graph/ir/input_axes.h"
+#include "graph/ops/input_axes.h"
 
 namespace tacc::graph {
 namespace {

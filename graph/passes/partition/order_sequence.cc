@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "graph/ir/input_axes.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/input_axes.h"
 
 namespace tacc::graph {
 namespace {

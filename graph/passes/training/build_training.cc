@@ -7,12 +7,12 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "graph/ir/input_axes.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/ops/attention_operands.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/input_axes.h"
 #include "graph/passes/training/autodiff.h"
 
 namespace tacc::graph {

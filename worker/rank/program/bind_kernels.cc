@@ -441,6 +441,7 @@ const std::map<std::string, Prepare>& Table() {
       {"relu", Unary<UnaryOp::kRelu>},
       {"relu_grad", UnaryGrad<UnaryGradOp::kRelu>},
       {"reshape", Reshape},
+      {"stop_gradient", Reshape},
       {"rms_norm", RmsNorm},
       {"rms_norm_grad", RmsNormGrad},
       {"rms_norm_grad_accumulate", RmsNormGradAccumulate},

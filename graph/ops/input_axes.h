@@ -1,6 +1,6 @@
 // Which dims of a graph's inputs hold the samples of a micro-batch, and the positions of each.
-#ifndef TACC_GRAPH_IR_INPUT_AXES_H_
-#define TACC_GRAPH_IR_INPUT_AXES_H_
+#ifndef TACC_GRAPH_OPS_INPUT_AXES_H_
+#define TACC_GRAPH_OPS_INPUT_AXES_H_
 
 #include <cstdint>
 #include <string>
@@ -28,4 +28,4 @@ int64_t ExtentOf(const Graph& graph, InputAxis axis);
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IR_INPUT_AXES_H_
+#endif  // TACC_GRAPH_OPS_INPUT_AXES_H_

@@ -1,4 +1,4 @@
-#include "graph/ir/input_axes.h"
+#include "graph/ops/input_axes.h"
 
 namespace tacc::graph {
 
