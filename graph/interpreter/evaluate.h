@@ -59,6 +59,7 @@ void AddShapeEvaluators(EvaluatorTable& table);
 void AddModelEvaluators(EvaluatorTable& table);  // einsum, norms, tokens
 void AddAttentionEvaluators(EvaluatorTable& table);
 void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
+void AddImageEvaluators(EvaluatorTable& table);     // convolutions, pools, channels, interpolate
 void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, optimizer
 
 }  // namespace tacc::interpreter

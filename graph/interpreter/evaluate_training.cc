@@ -196,6 +196,7 @@ EvaluatorTable::EvaluatorTable() {
   AddModelEvaluators(*this);
   AddAttentionEvaluators(*this);
   AddExpertEvaluators(*this);
+  AddImageEvaluators(*this);
   AddTrainingEvaluators(*this);
 }
 

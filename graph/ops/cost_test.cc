@@ -53,8 +53,14 @@ TEST_F(Cost, FlopsOfProducts) {
   // Scores with heads of 6, values of 4.
   EXPECT_EQ(Flops("attention f32[2,5,3,6] f32[2,5,3,6] f32[2,5,3,4] causal=true scale=1.0"), 2.0 * 3 * 5 * 5 * (6 + 4));
   EXPECT_EQ(Flops("attention_joined f32[2,5,12,4] causal=true scale=1.0 group=2"), 2.0 * 2 * 6 * 5 * 5 * 4);
-  for (const char* op : {"einsum", "einsum_accumulate", "einsum_joined", "attention_joined", "attention_joined_grad",
-                         "attention", "attention_grad"}) {
+  // Each output from 3 x 3 elements of 2 of the 4 channels.
+  EXPECT_EQ(Flops("convolution f32[2,4,6,5] f32[6,2,3,3] f32[6] groups=2"), 2.0 * 2 * 6 * 4 * 3 * 2 * 9);
+  EXPECT_EQ(Flops("convolution_transposed f32[2,6,4,3] f32[6,2,3,3] size=[6,5] groups=2"), 2.0 * 2 * 6 * 4 * 3 * 2 * 9);
+  EXPECT_EQ(Flops("convolution_grad_weight f32[2,6,4,3] f32[2,4,6,5] kernel=[3,3] groups=2"),
+            2.0 * 2 * 6 * 4 * 3 * 2 * 9);
+  for (const char* op :
+       {"convolution", "convolution_transposed", "convolution_grad_weight", "einsum", "einsum_accumulate",
+        "einsum_joined", "attention_joined", "attention_joined_grad", "attention", "attention_grad"}) {
     EXPECT_TRUE(ops_.Find(op)->is_matmul) << op;
   }
 }

@@ -18,11 +18,15 @@ using interpreter::Arrays;
 
 // Operands of which no gradient exists though they are floating.
 bool IsConstantOperand(const Op& op, size_t operand) {
-  return (op == "select" && operand == 0) || (op == "rotary" && operand > 0) || (op == "top_k" && operand == 1);
+  return (op == "select" && operand == 0) || (op == "rotary" && operand > 0) || (op == "top_k" && operand == 1) ||
+         (op == "batch_moments" && operand > 1);
 }
 
-// The case with the derivative's nodes behind it, for the cotangent leaf "dy" of the first result; outputs
-// "g<operand>".
+// Of how many results an op has a derivative, from the first on. Most others only serve the backward pass.
+size_t NumDerived(const Op& op) { return op == "channel_sums" || op == "batch_moments" ? 2 : 1; }
+
+// The case with the derivative's nodes behind it, for the cotangent leaves "dy0", ... of the results that have one;
+// outputs "g<operand>".
 absl::StatusOr<OpCase> WithDerivative(const OpTable& ops, const std::string& text, DType dy_dtype) {
   auto parsed = ParseOpCase(ops, text);
   if (!parsed.ok()) return parsed.status();
@@ -31,7 +35,9 @@ absl::StatusOr<OpCase> WithDerivative(const OpTable& ops, const std::string& tex
   Builder builder(c.graph, ops);
   builder.SetModule("layer");
   std::vector<ValueId> cotangents(node.results.size(), kNoValue);
-  cotangents[0] = builder.Leaf(Op::kInput, "dy", {dy_dtype, c.graph.type(node.results[0]).dims});
+  for (size_t r = 0; r < NumDerived(node.op); ++r) {
+    cotangents[r] = builder.Leaf(Op::kInput, absl::StrCat("dy", r), {dy_dtype, c.graph.type(node.results[r]).dims});
+  }
   std::vector<ValueId> gradients(node.operands.size(), kNoValue);
   std::vector<char> needed;
   for (size_t i = 0; i < node.operands.size(); ++i) {
@@ -71,13 +77,21 @@ TEST(Derive, EqualsFiniteDifferences) {
     checked.insert(op);
     interpreter::Random random(7);
     Arrays leaves = RandomLeaves(*c, random);
-    Array dy = Array::Filled(c->graph.type(c->op_node().results[0]).dims, 0);
     std::normal_distribution<double> normal;
-    for (double& x : dy.values) x = normal(random);
-    leaves["dy"] = dy;
+    for (size_t r = 0; r < NumDerived(c->op_node().op); ++r) {
+      Array dy = Array::Filled(c->graph.type(c->op_node().results[r]).dims, 0);
+      for (double& x : dy.values) x = normal(random);
+      leaves[absl::StrCat("dy", r)] = dy;
+    }
     auto gradients = interpreter::RunGraph(c->graph, Mesh(), leaves);
     ASSERT_TRUE(gradients.ok()) << text << ": " << gradients.status();
-    auto loss = [&]() { return Dot(interpreter::RunGraph(plain->graph, Mesh(), leaves)->at("r0"), dy); };
+    auto loss = [&]() {
+      const auto results = interpreter::RunGraph(plain->graph, Mesh(), leaves);
+      double sum = 0;
+      for (size_t r = 0; r < NumDerived(c->op_node().op); ++r)
+        sum += Dot(results->at(absl::StrCat("r", r)), leaves.at(absl::StrCat("dy", r)));
+      return sum;
+    };
     for (size_t i = 0; i < c->op_node().operands.size(); ++i) {
       auto gradient = gradients->find(absl::StrCat("g", i));
       if (gradient == gradients->end()) continue;

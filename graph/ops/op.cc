@@ -85,6 +85,9 @@ OpTable::OpTable() {
   AddElementwiseOps(*this);
   AddShapeOps(*this);
   AddMatmulOps(*this);
+  AddConvolutionOps(*this);
+  AddPoolOps(*this);
+  AddChannelOps(*this);
   AddNormOps(*this);
   AddRotaryOps(*this);
   AddAttentionOps(*this);

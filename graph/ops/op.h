@@ -203,6 +203,9 @@ void AddLeafOps(OpTable& table);         // input param read store output consta
 void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their gradients, select
 void AddShapeOps(OpTable& table);        // reshape stop_gradient transpose slice concat ...
 void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate einsum_joined
+void AddConvolutionOps(OpTable& table);  // convolution convolution_transposed convolution_grad_weight
+void AddPoolOps(OpTable& table);         // max_pool avg_pool interpolate
+void AddChannelOps(OpTable& table);      // channel_sums channel_affine batch_moments
 void AddNormOps(OpTable& table);         // rms_norm add_rms_norm layer_norm ... l2_normalize
 void AddAttentionOps(OpTable& table);    // attention
 void AddRotaryOps(OpTable& table);       // positions rope_table rotary

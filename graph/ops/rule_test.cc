@@ -234,6 +234,24 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(RuleText(ops, "attention f32[2,8,6,4] f32[2,8,3,4] f32[2,8,3,4] causal=true scale=0.5 block=2"),
             "[0,2,1,3][0,2,1,3][0,2,1,3]->[0,2,1,3][0,1,2] even 1 of 6 groups 3 even 2 of 4 whole 3");
   EXPECT_EQ(RuleText(ops, "embedding f32[7,5] i32[2,3]"), "[3,2][0,1]->[0,1,2] linear [0]");
+  // Samples, output channels, and input channels, which a bias keeps whole; or groups.
+  EXPECT_EQ(RuleText(ops, "convolution f32[2,4,5,5] f32[6,4,3,3]"),
+            "[0,2,-1,-1][1,2,-1,-1]->[0,1,-1,-1] linear [0] linear [1]");
+  EXPECT_EQ(RuleText(ops, "convolution f32[2,4,5] f32[6,4,3] f32[6]"),
+            "[0,2,-1][1,2,-1][1]->[0,1,-1] whole 2 linear [0,2] linear [1,2]");
+  EXPECT_EQ(RuleText(ops, "convolution f32[2,4,5] f32[8,1,3] groups=4"),
+            "[0,1,-1][1,-1,-1]->[0,1,-1] even 1 of 4 linear [0] linear [1]");
+  EXPECT_EQ(RuleText(ops, "convolution_transposed f32[2,6,3] f32[6,4,3] size=[5]"),
+            "[0,1,-1][1,2,-1]->[0,2,-1] linear [0] linear [1]");
+  EXPECT_EQ(RuleText(ops, "convolution_grad_weight f32[2,6,3] f32[2,4,5] kernel=[3]"),
+            "[0,1,-1][0,2,-1]->[1,2,-1] linear [0] linear [1]");
+  EXPECT_EQ(RuleText(ops, "max_pool f32[2,4,5,5] kernel=[2,2]"), "[0,1,-1,-1]->[0,1,-1,-1][0,1,-1,-1]");
+  EXPECT_EQ(RuleText(ops, "avg_pool f32[2,4,5] kernel=[2]"), "[0,1,-1]->[0,1,-1] linear [0]");
+  // The sums of a batch are those of all ranks.
+  EXPECT_EQ(RuleText(ops, "channel_sums f32[2,4,5]"), "[0,1,2]->[1][1]");
+  EXPECT_EQ(RuleText(ops, "channel_sums f32[2,4,5] f32[2,4,5]"), "[0,1,2][0,1,2]->[1][1] linear [0]");
+  EXPECT_EQ(RuleText(ops, "channel_affine f32[2,4,5] f32[4] f32[4]"),
+            "[0,1,2][1][1]->[0,1,2] linear [0,2] linear [1,2]");
   // Experts are a reduced factor that no slot has: where they are split, each rank sums what its own give.
   EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,9,5] i32[3,9,2] f32[4,6,5] num_experts=4"),
             "[0,1,4][0,1,2][3,5,4]->[0,1,2,5] even 2 of 2 even 3 of 4 linear [0] linear [2]");

@@ -6,6 +6,7 @@
 
 #include "graph/ir/type.h"
 #include "graph/ops/einsum_spec.h"
+#include "graph/ops/window.h"
 
 namespace tacc::graph {
 
@@ -14,6 +15,14 @@ struct ProductCall {
   EinsumSpec spec;
   TensorType a, b, y;
   bool is_part = false;
+};
+
+// A convolution of x [N,C,spatial...] by w [O,C/G,kernel...] to y [N,O,windows...], of which one is the result.
+struct ConvolutionCall {
+  enum class Result { kX, kW, kY } result;
+  TensorType x, w, y;
+  Window window;
+  bool has_bias = false;
 };
 
 // What a program is compiled for: scratch bytes of its kernels beside their results, those of libraries that they call
@@ -29,6 +38,10 @@ class Target {
   virtual int64_t EinsumBytes(const ProductCall& /*product*/) const { return 0; }
   // y = acc + einsum(a, b).
   virtual int64_t EinsumAccumulateBytes(const ProductCall& product) const { return EinsumBytes(product); }
+  virtual int64_t ConvolutionBytes(const ConvolutionCall& /*convolution*/) const { return 0; }
+  // Pools and what else makes planes [spatial...] of images of one type from those of others.
+  virtual int64_t PlaneBytes(const TensorType& /*from*/, const TensorType& /*to*/) const { return 0; }
+  virtual int64_t ChannelSumsBytes(const TensorType& /*x*/) const { return 0; }
   // q [B,S,H,D], k [B,T,K,D], v [B,T,K,V]. `key_runs`: pieces of the keys whose positions follow each other, at most.
   virtual int64_t AttentionBytes(const TensorType& /*q*/, const TensorType& /*k*/, const TensorType& /*v*/,
                                  int64_t /*key_runs*/) const {

@@ -52,6 +52,7 @@ std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<Memor
       {"stages", "cut the program into one for each stage of a pipeline", staged, CutStages, options.stages},
       {"fuse-accumulation", "let a product add to a bias or an accumulator", always, FuseAccumulation},
       {"combine-squares", "sum the squares of all gradients at once", always, CombineSquares},
+      {"fuse-channels", "make one kernel of a batch norm's gradient", always, FuseChannels},
       {"fuse-norms", "make one kernel of a residual's add and its norm", always, FuseNorms},
       cse(always),
       dce(always),

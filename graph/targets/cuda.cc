@@ -88,6 +88,19 @@ class Cuda : public Target {
     return kSmall + Elements(row_ids, 0, 2) * static_cast<int64_t>(sizeof(int64_t));
   }
 
+  // The result, which is copied to its place, channels last as cuDNN's kernels want them, and cuDNN's workspace: a
+  // kernel that wants more is passed over.
+  int64_t ConvolutionBytes(const ConvolutionCall& call) const override {
+    constexpr int64_t kCudnnBytes = int64_t{64} << 20;
+    return kSmall + 2 * (call.x.bytes() + call.w.bytes() + call.y.bytes()) + kCudnnBytes;
+  }
+
+  // Of each channel two sums of f64 by at most so many teams.
+  int64_t ChannelSumsBytes(const TensorType& x) const override {
+    constexpr int64_t kEnoughTeams = 1024;
+    return kSmall + 2 * 8 * std::max(kEnoughTeams, x.dims[1]);
+  }
+
   int64_t NormGradBytes(const TensorType& x, int64_t num_sums) const override {
     // Partial sums of groups of rows, as kernels/cuda/launch/sum_groups.h.
     const int64_t n = x.dims.back(), rows = n == 0 ? 0 : x.num_elements() / n;

@@ -6,6 +6,8 @@ namespace tacc::kernels {
 // Each family has a header beside this one; all of them together are in kernels.h.
 struct AdamWKernels;
 struct AttentionKernels;
+struct ChannelKernels;
+struct ConvolutionKernels;
 struct CrossEntropyKernels;
 struct DispatchKernels;
 struct DropoutKernels;
@@ -15,7 +17,9 @@ struct ExpertKernels;
 struct LrScheduleKernels;
 struct NormKernels;
 struct PointwiseKernels;
+struct PoolKernels;
 struct ReduceKernels;
+struct ResampleKernels;
 struct RotaryKernels;
 struct RouterKernels;
 struct ShapeKernels;

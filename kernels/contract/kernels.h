@@ -15,6 +15,8 @@
 
 #include "kernels/contract/adamw.h"
 #include "kernels/contract/attention.h"
+#include "kernels/contract/channel.h"
+#include "kernels/contract/convolution.h"
 #include "kernels/contract/cross_entropy.h"
 #include "kernels/contract/dispatch.h"
 #include "kernels/contract/dropout.h"
@@ -24,7 +26,9 @@
 #include "kernels/contract/lr_schedule.h"
 #include "kernels/contract/norm.h"
 #include "kernels/contract/pointwise.h"
+#include "kernels/contract/pool.h"
 #include "kernels/contract/reduce.h"
+#include "kernels/contract/resample.h"
 #include "kernels/contract/rotary.h"
 #include "kernels/contract/router.h"
 #include "kernels/contract/shape.h"
@@ -43,6 +47,8 @@ struct Kernels {
   ScratchMemory (&TakeScratch)(int64_t bytes);
   const AdamWKernels& adamw;
   const AttentionKernels& attention;
+  const ChannelKernels& channel;
+  const ConvolutionKernels& convolution;
   const CrossEntropyKernels& cross_entropy;
   const DispatchKernels& dispatch;
   const DropoutKernels& dropout;
@@ -52,7 +58,9 @@ struct Kernels {
   const LrScheduleKernels& lr_schedule;
   const NormKernels& norm;
   const PointwiseKernels& pointwise;
+  const PoolKernels& pool;
   const ReduceKernels& reduce;
+  const ResampleKernels& resample;
   const RotaryKernels& rotary;
   const RouterKernels& router;
   const ShapeKernels& shape;

@@ -8,6 +8,8 @@ namespace tacc::kernels::cuda {
 
 extern const AdamWKernels kAdamW;
 extern const AttentionKernels kAttention;
+extern const ChannelKernels kChannel;
+extern const ConvolutionKernels kConvolution;
 extern const CrossEntropyKernels kCrossEntropy;
 extern const DispatchKernels kDispatch;
 extern const DropoutKernels kDropout;
@@ -17,7 +19,9 @@ extern const ExpertKernels kExpert;
 extern const LrScheduleKernels kLrSchedule;
 extern const NormKernels kNorm;
 extern const PointwiseKernels kPointwise;
+extern const PoolKernels kPool;
 extern const ReduceKernels kReduce;
+extern const ResampleKernels kResample;
 extern const RotaryKernels kRotary;
 extern const RouterKernels kRouter;
 extern const ShapeKernels kShape;

@@ -13,6 +13,9 @@ namespace tacc::kernels::cuda {
 // DispatchSlots. num_groups: of all samples.
 int64_t DispatchSlotsWorkspaceBytes(int64_t num_groups);
 
+// ChannelSums. of_channel: elements of a channel, in all images.
+int64_t ChannelSumsWorkspaceBytes(int64_t channels, int64_t of_channel);
+
 // EmbeddingGrad.
 int64_t EmbeddingGradWorkspaceBytes(int64_t num_tokens, int64_t vocabulary, int64_t row_length, DType compute);
 

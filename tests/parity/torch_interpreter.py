@@ -3,6 +3,7 @@ that shares no code with the compiler or the kernels. graph/ir/text.h describes 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -157,6 +158,67 @@ def _top_k(node: Node, p: torch.Tensor, choice: torch.Tensor | None = None):
     return [weights / weights.sum(-1, keepdim=True) if node.attrs.get("normalize", False) else weights, ids]
 
 
+def _convolution(node: Node, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None):
+    a, n = node.attrs, x.dim() - 2
+    stride, padding, dilation = (a.get(name, [default] * n) for name, default in _WINDOW)
+    groups = a.get("groups", 1)
+    if node.op == "convolution":
+        return [(F.conv1d, F.conv2d, F.conv3d)[n - 1](x, w, bias, stride, padding, dilation, groups)]
+    sizes = zip(a["size"], x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+    more = [size - ((i - 1) * s - 2 * p + d * (k - 1) + 1) for size, i, k, s, p, d in sizes]
+    transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[n - 1]
+    return [transposed(x, w, bias, stride, padding, more, groups, dilation)]
+
+
+def _max_pool(node: Node, x: torch.Tensor):
+    a, n = node.attrs, x.dim() - 2
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[n - 1]
+    window = [a.get("stride", a["kernel"]), a.get("padding", [0] * n), a.get("dilation", [1] * n)]
+    return list(pool(x, a["kernel"], *window, a.get("ceil_mode", False), return_indices=True))
+
+
+def _avg_pool(node: Node, x: torch.Tensor):
+    a, n = node.attrs, x.dim() - 2
+    if "size" in a:
+        return [(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[n - 1](x, a["size"])]
+    window = [a["kernel"], a.get("stride", a["kernel"]), a.get("padding", [0] * n), a.get("ceil_mode", False)]
+    counted = a.get("count_include_pad", True)
+    if n == 1:  # which has no divisor
+        x, window = x.unsqueeze(2), [[1, *window[0]], [1, *window[1]], [0, *window[2]], window[3]]
+        return [F.avg_pool2d(x, *window, counted, a.get("divisor")).squeeze(2)]
+    return [(F.avg_pool2d, F.avg_pool3d)[n - 2](x, *window, counted, a.get("divisor"))]
+
+
+def _interpolate(node: Node, x: torch.Tensor):
+    a, n = node.attrs, x.dim() - 2
+    scales = a.get("scales", [None] * n)
+    if a["mode"].startswith("nearest"):  # which elements: as of float32
+        for dim, (size, scale) in enumerate(zip(a["size"], scales, strict=True), start=2):
+            places = torch.arange(x.shape[dim], dtype=torch.float32)[None, None, None]
+            target = {"size": (1, size)} if scale is None else {"scale_factor": (1.0, scale)}
+            places = F.interpolate(places, **target, mode=a["mode"].replace("_", "-"))
+            x = x.index_select(dim, places.flatten().long())
+        return [x]
+    mode = {"linear": ("linear", "bilinear", "trilinear")[n - 1], "cubic": "bicubic"}[a["mode"]]
+    target = {"scale_factor": scales, "recompute_scale_factor": False} if "scales" in a else {"size": a["size"]}
+    return [F.interpolate(x, **target, mode=mode, align_corners=a.get("align_corners", False))]
+
+
+def _of_channels(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return numbers.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def _batch_moments(node: Node, sums: torch.Tensor, products: torch.Tensor, *running: torch.Tensor):
+    count = math.prod(node.attrs["over"])
+    mean = sums / count
+    variance = (products / count - mean.square()).clamp(min=0)
+    if not running:
+        return [mean, variance]
+    batch = [mean, variance * (count / (count - 1))]
+    return [mean, variance, *(old.lerp(new, node.attrs["momentum"]) for old, new in zip(running, batch, strict=True))]
+
+
+_WINDOW = (("stride", 1), ("padding", 0), ("dilation", 1))
 _BINARY = {name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
 _UNARY = {
     name: getattr(torch, name)
@@ -217,6 +279,21 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
             return [F.embedding(x[1].long(), x[0])]
         case "cross_entropy":
             return _cross_entropy(*x)
+        case "convolution" | "convolution_transposed":
+            return _convolution(node, *x)
+        case "max_pool":
+            return _max_pool(node, *x)
+        case "avg_pool":
+            return _avg_pool(node, *x)
+        case "interpolate":
+            return _interpolate(node, *x)
+        case "channel_sums":
+            dims = [0, *range(2, x[0].dim())]
+            return [x[0].sum(dims), (x[0] * x[-1]).sum(dims)]
+        case "channel_affine":
+            return [x[0] * _of_channels(x[1], x[0]) + (_of_channels(x[2], x[0]) if len(x) > 2 else 0)]
+        case "batch_moments":
+            return _batch_moments(node, *x)
         case "softmax":
             return [x[0].softmax(-1)]
         case "top_k":

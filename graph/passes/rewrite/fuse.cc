@@ -183,6 +183,34 @@ bool FuseAccumulation(Graph& graph, const OpTable&) {
   return changed;
 }
 
+bool FuseChannels(Graph& graph, const OpTable&) {
+  const std::vector<int> num_uses = NumUses(graph), producers = graph.Producers();
+  std::vector<char> dead(graph.nodes.size(), 0);
+  bool changed = false;
+  for (Node& node : graph.nodes) {
+    if (node.op != "add") continue;
+    const auto is_summand = [&](ValueId v) {
+      const auto& placement = graph.values[v].placement;
+      const bool is_pending = placement.has_value() && !placement->sharding.pending.empty();
+      return producers[v] >= 0 && num_uses[v] == 1 && !is_pending && graph.nodes[producers[v]].op == "channel_affine" &&
+             graph.nodes[producers[v]].recompute == node.recompute && graph.type(v) == graph.type(node.results[0]) &&
+             LieAlike(graph, v, node.results[0]);
+    };
+    if (!is_summand(node.operands[0]) || !is_summand(node.operands[1])) continue;
+    const Node *x = &graph.nodes[producers[node.operands[0]]], *z = &graph.nodes[producers[node.operands[1]]];
+    if (x->operands.size() > z->operands.size()) std::swap(x, z);
+    if (x->operands.size() > 2) continue;  // each adds something
+    dead[producers[node.operands[0]]] = dead[producers[node.operands[1]]] = 1;
+    std::vector<ValueId> operands = x->operands;
+    operands.insert(operands.end(), z->operands.begin(), z->operands.end());
+    node.op = "channel_affine_pair";
+    node.operands = std::move(operands);
+    changed = true;
+  }
+  if (changed) graph.RemoveNodes(dead);
+  return changed;
+}
+
 bool FuseNorms(Graph& graph, const OpTable&) {
   std::vector<char> taken;
   for (int norm : NormFusion(graph).Run()) taken.push_back(norm >= 0 ? 1 : 0);

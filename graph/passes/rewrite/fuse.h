@@ -17,6 +17,11 @@ namespace tacc::graph {
 // f16 are rounded once instead of twice. Returns whether anything changed.
 bool FuseAccumulation(Graph& graph, const OpTable&);
 
+// An add of channel_affine(x, a) and channel_affine(z, b, c), which nothing else reads, becomes
+// channel_affine_pair(x, a, z, b, c): the gradient of what a batch norm read, by way of its values and by way of their
+// statistics. Saves two passes over memory and two buffers, and rounds once. Returns whether anything changed.
+bool FuseChannels(Graph& graph, const OpTable&);
+
 // The residual's add goes into the norm that it meets, rms_norm or layer_norm:
 // - y, ... = norm(s, ...) of s = add(a, b) becomes y, ..., s = add_norm(a, b, ...) where the norm stands, if nothing
 //   stands between them but what makes the norm's weights.

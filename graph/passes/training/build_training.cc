@@ -116,8 +116,24 @@ void BindParameters(const std::map<std::string, const Parameter*>& parameters, G
   graph.nodes = std::move(nodes);
 }
 
-// Forward without randomness: dropout passes its operand through.
-void RemoveDropout(Graph& graph) {
+// Batch norms of an evaluation read the running statistics, which stay as they are.
+void ReadRunningStatistics(const Node& moments, Graph& graph, std::vector<ValueId>& replacement,
+                           std::vector<Node>& nodes) {
+  for (int i : {0, 1}) {
+    Node cast;
+    cast.op = "cast";
+    cast.module = moments.module;
+    cast.operands = {moments.operands[2 + i]};
+    cast.results = {moments.results[i]};
+    cast.attrs = {{"dtype", std::string(Name(graph.type(moments.results[i]).dtype))}};
+    nodes.push_back(std::move(cast));
+    replacement[moments.results[2 + i]] = moments.operands[2 + i];
+  }
+}
+
+// Forward as it is evaluated: dropout passes its operand through, and no batch makes its own statistics if there are
+// running ones.
+void MakeEvaluation(Graph& graph) {
   std::vector<ValueId> replacement(graph.values.size(), kNoValue);
   std::vector<Node> nodes;
   for (Node& node : graph.nodes) {
@@ -126,6 +142,10 @@ void RemoveDropout(Graph& graph) {
     }
     if (node.op == "dropout") {
       replacement[node.results[0]] = node.operands[0];
+      continue;
+    }
+    if (node.op == "batch_moments" && node.operands.size() > 2) {
+      ReadRunningStatistics(node, graph, replacement, nodes);
       continue;
     }
     RemoveAttentionDropout(node);
@@ -385,7 +405,7 @@ class TrainingBuilder {
   Graph Eval() {
     Graph graph = forward_;
     graph.name = "eval";
-    RemoveDropout(graph);
+    MakeEvaluation(graph);
     if (!options_.returns_outputs) std::erase_if(graph.nodes, IsReturned);
     BindParameters(by_name_, graph);
     return graph;

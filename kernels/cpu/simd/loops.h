@@ -57,6 +57,16 @@ struct RotaryRows {  // rows are tokens
   Out y;
 };
 
+// y = a x + (b z + offset); z has null data where there is none.
+struct AffineOf {
+  In x;
+  double a = 1;
+  In z;
+  double b = 0;
+  double offset = 0;
+  Out y;
+};
+
 struct CrossEntropyRows {  // rows are tokens
   int64_t vocabulary = 0;  // elements of a row of logits that count, from `first` of the row on
   int64_t pitch = 0;       // from one row of logits to the next
@@ -159,6 +169,9 @@ struct Loops {
   void (*accumulate_f64)(double* acc, In x, int64_t offset, int64_t n);
   void (*accumulate_f32)(float* acc, In x, int64_t offset, int64_t n);
   void (*accumulate_max)(double* acc, In x, int64_t offset, int64_t n);
+  // *sum += x[i], *products += x[i] z[i], with f64 accumulators.
+  void (*add_sums)(In x, In z, int64_t begin, int64_t end, double* sum, double* products);
+  void (*affine)(const AffineOf& f, int64_t begin, int64_t end);
   void (*rms_norm)(const NormRows& rows, int64_t begin, int64_t end);
   void (*rms_norm_grad)(const NormGradRows& rows, int64_t begin, int64_t end);
   void (*layer_norm)(const NormRows& rows, int64_t begin, int64_t end);

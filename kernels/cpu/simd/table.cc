@@ -1,4 +1,5 @@
 #include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/channels.h"
 #include "kernels/cpu/simd/pointwise.h"
 #include "kernels/cpu/simd/rows.h"
 
@@ -22,6 +23,8 @@ const Loops TACC_ISA_LOOPS = {
     .accumulate_f64 = TACC_ISA::AccumulateF64,
     .accumulate_f32 = TACC_ISA::AccumulateF32,
     .accumulate_max = TACC_ISA::AccumulateMax,
+    .add_sums = TACC_ISA::AddSums,
+    .affine = TACC_ISA::Affine,
     .rms_norm = TACC_ISA::RmsNorm,
     .rms_norm_grad = TACC_ISA::RmsNormGrad,
     .layer_norm = TACC_ISA::LayerNorm,

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker/rank/program/bind_image_kernels.h"
 #include "worker/rank/program/binding.h"
 #include "worker/rank/program/kernel_operands.h"
 
@@ -13,8 +14,6 @@ namespace tacc::worker {
 namespace {
 
 using kernels::BinaryOp, kernels::UnaryGradOp, kernels::UnaryOp;
-
-using Prepare = absl::StatusOr<Kernel> (*)(const Binding&);
 
 template <UnaryOp kOp>
 absl::StatusOr<Kernel> Unary(const Binding& b) {
@@ -378,8 +377,8 @@ absl::StatusOr<Kernel> MaskPadding(const Binding& b) {
   });
 }
 
-const std::map<std::string, Prepare>& Table() {
-  static const std::map<std::string, Prepare> table = {
+const std::map<std::string, PrepareKernel>& Table() {
+  static const std::map<std::string, PrepareKernel> table = WithImageKernels({
       {"adamw", AdamW},
       {"add", Binary<BinaryOp::kAdd>},
       {"add_layer_norm", AddLayerNorm},
@@ -471,7 +470,7 @@ const std::map<std::string, Prepare>& Table() {
       {"top_k", TopK},
       {"top_k_grad", TopKGrad},
       {"transpose", Transpose},
-  };
+  });
   return table;
 }
 

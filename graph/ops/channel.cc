@@ -1,0 +1,221 @@
+// What normalizations by channel consist of. Batch norm is channel_sums, whose sums over the whole batch partition
+// makes of those of all ranks; batch_moments; numbers of channels; and channel_affine. A group norm is layer_norm of a
+// reshaped image and channel_affine. Shapes: x [N,C,...], with anything behind the channels.
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ops/builder.h"
+#include "graph/ops/facts.h"
+#include "graph/ops/target.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr char kSumDType[] = "sum_dtype";
+
+absl::Status WantChannels(absl::string_view name, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, x));
+  return x.rank() >= 2 ? absl::OkStatus() : Wanted(name, x, "samples and channels");
+}
+
+// One number a channel.
+absl::Status WantNumbers(absl::string_view name, const TensorType& numbers, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, numbers));
+  return WantDims(name, numbers, {x.dims[1]});
+}
+
+// A factor a dim of x; tensors of one dim have the channels'.
+Rule ChannelRule(const OpCall& call, std::vector<std::vector<int>> linear_in) {
+  Rule rule;
+  const std::vector<int> all = AddFactors(rule, call.in(0).dims);
+  const auto dims = [&](const TensorType& type) { return type.rank() == 1 ? std::vector<int>{all[1]} : all; };
+  for (const TensorType& type : call.operands) rule.in.push_back(dims(type));
+  for (const TensorType& type : call.results) rule.out.push_back(dims(type));
+  rule.linear_in = std::move(linear_in);
+  return rule;
+}
+
+// Of each channel the sums of x and of x z; of x alone those of x and x^2. In f64 unless asked otherwise: what is left
+// of the squares without the mean may be small.
+void AddChannelSums(OpTable& table) {
+  OpDef op;
+  op.name = "channel_sums";
+  op.min_operands = 1;
+  op.max_operands = 2;
+  op.num_results = 2;
+  // Not `dtype`, which passes change for the first result alone.
+  op.attrs = {{kSumDType, AttrKind::kString, AttrSpec::kOptional}};
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType& x = call.in(0);
+    TACC_RETURN_IF_ERROR(WantChannels("x", x));
+    if (call.operands.size() > 1) {
+      TACC_RETURN_IF_ERROR(WantFloating("z", call.in(1)));
+      TACC_RETURN_IF_ERROR(WantDims("z", call.in(1), x.dims));
+    }
+    TensorType sums{DType::kF64, {x.dims[1]}};
+    if (call.attrs->count(kSumDType) > 0) {
+      TACC_ASSIGN_OR_RETURN(sums.dtype, ParseDType(call.attr<std::string>(kSumDType)));
+    }
+    TACC_RETURN_IF_ERROR(WantFloating("the result", sums));
+    return Types{sums, sums};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    const bool is_linear = call.operands.size() > 1 && ByteSize(call.out(0).dtype) >= ByteSize(call.in(0).dtype);
+    return ChannelRule(call, is_linear ? std::vector<std::vector<int>>{{0}} : std::vector<std::vector<int>>{});
+  };
+  op.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    const Node& node = call.node;
+    const ValueId x = node.operands[0];
+    ValueId sums = call.cotangents[0], products = call.cotangents[1];
+    if (products == kNoValue) products = b.Constant(0, b.type(node.results[1]));
+    const bool is_square = node.operands.size() == 1;
+    // d products / dx is z, or 2x.
+    if (call.needs(0)) {
+      std::vector<ValueId> operands = {is_square ? x : node.operands[1], is_square ? b.Scale(products, 2) : products};
+      if (sums != kNoValue) operands.push_back(sums);
+      call.gradients[0] = b.Cast(b.Add("channel_affine", operands), b.type(x).dtype);
+    }
+    if (!is_square && call.needs(1))
+      call.gradients[1] = b.Cast(b.Add("channel_affine", {x, products}), b.type(node.operands[1]).dtype);
+    return absl::OkStatus();
+  };
+  op.workspace_bytes = [](const OpCall& call, const Target& target) { return target.ChannelSumsBytes(call.in(0)); };
+  table.Add(op);
+}
+
+// y = a x + b, with a and b of each channel.
+absl::StatusOr<Types> InferAffine(const OpCall& call) {
+  TACC_RETURN_IF_ERROR(WantChannels("x", call.in(0)));
+  TACC_RETURN_IF_ERROR(WantNumbers("a", call.in(1), call.in(0)));
+  if (call.operands.size() > 2) TACC_RETURN_IF_ERROR(WantNumbers("b", call.in(2), call.in(0)));
+  return Types{call.in(0)};
+}
+
+void AddChannelAffine(OpTable& table) {
+  OpDef op;
+  op.name = "channel_affine";
+  op.min_operands = 2;
+  op.max_operands = 3;
+  op.infer = InferAffine;
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    if (call.operands.size() == 2) return ChannelRule(call, {{0}, {1}});
+    return ChannelRule(call, {{0, 2}, {1, 2}});
+  };
+  op.reuses = ReuseIfSameType(0);
+  op.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    const Node& node = call.node;
+    const ValueId x = node.operands[0], a = node.operands[1];
+    const ValueId dy = b.Cast(call.cotangents[0], b.type(x).dtype);
+    if (call.needs(0)) call.gradients[0] = b.Add("channel_affine", {dy, a});
+    const bool has_b = node.operands.size() > 2;
+    if (!call.needs(1) && !(has_b && call.needs(2))) return absl::OkStatus();
+    Attrs attrs;
+    const DType dtype = AccumulationType(b.type(a).dtype);
+    if (dtype != DType::kF64) attrs[kSumDType] = std::string(Name(dtype));
+    const std::vector<ValueId> sums = b.AddMany("channel_sums", {dy, x}, std::move(attrs), 2);
+    call.gradients[1] = sums[1];
+    if (has_b) call.gradients[2] = b.Cast(sums[0], AccumulationType(b.type(node.operands[2]).dtype));
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  // y = a x + b z + c: the gradient of a batch norm, of which passes make it.
+  OpDef pair = op;
+  pair.name = "channel_affine_pair";
+  pair.min_operands = 4;
+  pair.max_operands = 5;
+  pair.derive = nullptr;
+  pair.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantChannels("x", call.in(0)));
+    TACC_RETURN_IF_ERROR(WantNumbers("a", call.in(1), call.in(0)));
+    TACC_RETURN_IF_ERROR(WantType("z", call.in(2), call.in(0)));
+    TACC_RETURN_IF_ERROR(WantNumbers("b", call.in(3), call.in(0)));
+    if (call.operands.size() > 4) TACC_RETURN_IF_ERROR(WantNumbers("c", call.in(4), call.in(0)));
+    return Types{call.in(0)};
+  };
+  pair.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return ChannelRule(call, {}); };
+  table.Add(pair);
+}
+
+// Means and variances (biased) of `over` numbers a channel, from their sums and those of their squares; with running
+// ones also how these go on: by `momentum` of the batch's mean and of its variance, unbiased. Evaluation reads the
+// running ones instead.
+absl::StatusOr<Types> InferMoments(const OpCall& call) {
+  const TensorType& sums = call.in(0);
+  TACC_RETURN_IF_ERROR(WantFloating("sums", sums));
+  TACC_RETURN_IF_ERROR(WantRank("sums", sums, 1));
+  TACC_RETURN_IF_ERROR(WantType("products", call.in(1), sums));
+  const auto over = call.attr<Dims>("over");
+  double count = 1;
+  for (int64_t d : over) count *= static_cast<double>(d);
+  if (!(count > 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("over=", DimsToString(over), "; wanted more than one number a channel, or there is no variance"));
+  }
+  Types results = {sums, sums};
+  if (call.operands.size() == 2) return results;
+  if (call.operands.size() == 3) return absl::InvalidArgumentError("wanted the running variance beside the mean");
+  for (int i : {2, 3}) {
+    TACC_RETURN_IF_ERROR(WantFloating(i == 2 ? "running_mean" : "running_variance", call.in(i)));
+    TACC_RETURN_IF_ERROR(WantDims(i == 2 ? "running_mean" : "running_variance", call.in(i), sums.dims));
+    results.push_back(call.in(i));
+  }
+  const auto momentum = call.attr<double>("momentum");
+  if (call.attrs->count("momentum") == 0 || !(momentum >= 0 && momentum <= 1))
+    return absl::InvalidArgumentError(absl::StrCat("momentum=", momentum, "; wanted a number from 0 to 1"));
+  return results;
+}
+
+void AddBatchMoments(OpTable& table) {
+  OpDef op;
+  op.name = "batch_moments";
+  op.min_operands = 2;
+  op.max_operands = 4;
+  op.num_results = -1;
+  op.attrs = {{"over", AttrKind::kInts}, {"momentum", AttrKind::kFloat, AttrSpec::kOptional}};
+  op.infer = InferMoments;
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    rule.AddFactor(call.in(0).dims[0]);
+    rule.in.assign(call.operands.size(), {0});
+    rule.out.assign(call.results.size(), {0});
+    return rule;
+  };
+  op.reuses = [](const OpCall& call) {
+    return call.results.size() == 2 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2, 3};
+  };
+  // mean = s / M, variance = q / M - mean^2.
+  op.derive = [](VjpCall& call) {
+    for (size_t i = 2; i < call.node.results.size(); ++i)
+      TACC_RETURN_IF_ERROR(NoCotangent(call, static_cast<int>(i), i == 2 ? "new_mean" : "new_variance"));
+    Builder& b = call.builder;
+    double count = 1;
+    for (int64_t d : GetAttr<Dims>(call.node.attrs, "over")) count *= static_cast<double>(d);
+    const ValueId of_mean = call.cotangents[0], of_variance = call.cotangents[1];
+    ValueId sums = of_mean == kNoValue ? kNoValue : b.Scale(of_mean, 1 / count);
+    if (of_variance != kNoValue) {
+      call.gradients[1] = b.Scale(of_variance, 1 / count);
+      const ValueId by_mean = b.Scale(b.Add("mul", {of_variance, call.node.results[0]}), -2 / count);
+      sums = sums == kNoValue ? by_mean : b.Add("add", {sums, by_mean});
+    } else {
+      call.gradients[1] = b.Constant(0, b.type(call.node.operands[1]));
+    }
+    call.gradients[0] = sums;
+    return absl::OkStatus();
+  };
+  table.Add(op);
+}
+
+}  // namespace
+
+void AddChannelOps(OpTable& table) {
+  AddChannelSums(table);
+  AddChannelAffine(table);
+  AddBatchMoments(table);
+}
+
+}  // namespace tacc::graph
