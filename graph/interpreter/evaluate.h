@@ -59,7 +59,8 @@ void AddShapeEvaluators(EvaluatorTable& table);
 void AddModelEvaluators(EvaluatorTable& table);  // einsum, norms, tokens
 void AddAttentionEvaluators(EvaluatorTable& table);
 void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
-void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, optimizer
+void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout
+void AddOptimizerEvaluators(EvaluatorTable& table);
 
 }  // namespace tacc::interpreter
 

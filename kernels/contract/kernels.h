@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/contract/adamw.h"
+#include "kernels/contract/adafactor.h"
 #include "kernels/contract/attention.h"
 #include "kernels/contract/cross_entropy.h"
 #include "kernels/contract/dispatch.h"
@@ -23,6 +23,7 @@
 #include "kernels/contract/expert.h"
 #include "kernels/contract/lr_schedule.h"
 #include "kernels/contract/norm.h"
+#include "kernels/contract/optimizer.h"
 #include "kernels/contract/pointwise.h"
 #include "kernels/contract/reduce.h"
 #include "kernels/contract/rotary.h"
@@ -41,7 +42,7 @@ struct Kernels {
   // At a multiple of 64 bytes, not zeroed; null if bytes is 0. A rank serves it from its planned workspace, so a kernel
   // takes no more than its target says (graph/targets).
   ScratchMemory (&TakeScratch)(int64_t bytes);
-  const AdamWKernels& adamw;
+  const AdafactorKernels& adafactor;
   const AttentionKernels& attention;
   const CrossEntropyKernels& cross_entropy;
   const DispatchKernels& dispatch;
@@ -51,6 +52,7 @@ struct Kernels {
   const ExpertKernels& expert;
   const LrScheduleKernels& lr_schedule;
   const NormKernels& norm;
+  const OptimizerKernels& optimizer;
   const PointwiseKernels& pointwise;
   const ReduceKernels& reduce;
   const RotaryKernels& rotary;

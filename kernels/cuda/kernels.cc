@@ -17,7 +17,7 @@ ScratchMemory TakeScratch(int64_t bytes) {
 const Kernels kKernels = {
     .device = "GPU",
     .TakeScratch = TakeScratch,
-    .adamw = kAdamW,
+    .adafactor = kAdafactor,
     .attention = kAttention,
     .cross_entropy = kCrossEntropy,
     .dispatch = kDispatch,
@@ -27,6 +27,7 @@ const Kernels kKernels = {
     .expert = kExpert,
     .lr_schedule = kLrSchedule,
     .norm = kNorm,
+    .optimizer = kOptimizer,
     .pointwise = kPointwise,
     .reduce = kReduce,
     .rotary = kRotary,

@@ -6,7 +6,7 @@
 
 namespace tacc::kernels::cuda {
 
-extern const AdamWKernels kAdamW;
+extern const AdafactorKernels kAdafactor;
 extern const AttentionKernels kAttention;
 extern const CrossEntropyKernels kCrossEntropy;
 extern const DispatchKernels kDispatch;
@@ -16,6 +16,7 @@ extern const EmbeddingKernels kEmbedding;
 extern const ExpertKernels kExpert;
 extern const LrScheduleKernels kLrSchedule;
 extern const NormKernels kNorm;
+extern const OptimizerKernels kOptimizer;
 extern const PointwiseKernels kPointwise;
 extern const ReduceKernels kReduce;
 extern const RotaryKernels kRotary;

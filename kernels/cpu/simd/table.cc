@@ -1,4 +1,5 @@
 #include "kernels/cpu/simd/attention.h"
+#include "kernels/cpu/simd/optimizer.h"
 #include "kernels/cpu/simd/pointwise.h"
 #include "kernels/cpu/simd/rows.h"
 
@@ -31,7 +32,7 @@ const Loops TACC_ISA_LOOPS = {
     .rotary = TACC_ISA::Rotary,
     .cross_entropy = TACC_ISA::CrossEntropy,
     .cross_entropy_grad = TACC_ISA::CrossEntropyGrad,
-    .adamw = TACC_ISA::AdamWUpdate,
+    .update = TACC_ISA::Update,
     .dropout = TACC_ISA::Dropout,
     .attention = TACC_ISA::AttentionForward,
     .attention_grad = TACC_ISA::AttentionBackward,
