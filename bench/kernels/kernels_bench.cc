@@ -186,8 +186,16 @@ void BM_AdamW(benchmark::State& state) {
   apply.tensor.fill_(1);
   count.tensor.fill_(3);
   Loop(state, w.view.size(), [&] {
-    kAdamW.AdamW(w.view, m.view, v.view, g.view, {lr.view, scale.view, apply.view, count.view}, {0.9, 0.95, 1e-8, 0.1},
-                 w.view, m.view, v.view, state.range(0) == 16 ? copy.view : TensorView());
+    kOptimizer.Update({w.view,
+                       m.view,
+                       v.view,
+                       g.view,
+                       {lr.view, scale.view, apply.view, count.view},
+                       {UpdateKind::kAdamW, 0.9, 0.95, 1e-8, 0.1},
+                       w.view,
+                       m.view,
+                       v.view,
+                       state.range(0) == 16 ? copy.view : TensorView()});
   });
 }
 void BM_AdamWTorch(benchmark::State& state) {

@@ -60,7 +60,8 @@ void AddModelEvaluators(EvaluatorTable& table);  // einsum, norms, tokens
 void AddAttentionEvaluators(EvaluatorTable& table);
 void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
 void AddImageEvaluators(EvaluatorTable& table);     // convolutions, pools, channels, interpolate
-void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, optimizer
+void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout
+void AddOptimizerEvaluators(EvaluatorTable& table);
 
 }  // namespace tacc::interpreter
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "graph/interpreter/evaluate.h"
@@ -123,57 +122,6 @@ Results Dropout(const Request& r) {
   return {std::move(y)};
 }
 
-Results SumSquares(const Request& r) {
-  Array y = r.NewResult(0);
-  for (size_t i = 0; i < r.in.size(); ++i) {
-    Dims bounds;
-    for (const graph::Range& range : r.in_ranges[i]) bounds.push_back(range.end - range.begin);
-    ForEachIndex(bounds, [&](const Dims& index) { y.values[0] += r.in[i]->at(index) * r.in[i]->at(index); });
-  }
-  return {std::move(y)};
-}
-
-Results IsFinite(const Request& r) {
-  const bool finite =
-      std::all_of(r.in[0]->values.begin(), r.in[0]->values.end(), [](double x) { return std::isfinite(x); });
-  return {r.NewResult(0, finite ? 1 : 0)};
-}
-
-// As torch.optim.AdamW.
-Results AdamW(const Request& r) {
-  Results next = {*r.in[0], *r.in[1], *r.in[2]};
-  const double lr = r.in[4]->values[0], grad_scale = r.in[5]->values[0], apply = r.in[6]->values[0],
-               count = r.in[7]->values[0];
-  const double beta1 = r.attr<double>("beta1"), beta2 = r.attr<double>("beta2");
-  for (int64_t i = 0; i < next[0].size() && apply != 0; ++i) {
-    double &w = next[0].values[i], &m = next[1].values[i], &v = next[2].values[i];
-    const double g = r.in[3]->values[i] * grad_scale;
-    w *= 1 - lr * r.attr<double>("weight_decay");
-    m = beta1 * m + (1 - beta1) * g;
-    v = beta2 * v + (1 - beta2) * g * g;
-    const double m_hat = m / (1 - std::pow(beta1, count)), v_hat = v / (1 - std::pow(beta2, count));
-    w -= lr * m_hat / (std::sqrt(v_hat) + r.attr<double>("epsilon"));
-  }
-  if (r.out_types.size() > 3) next.push_back(next[0]);
-  return next;
-}
-
-// As transformers' get_*_schedule_with_warmup, down to a floor.
-Results LrSchedule(const Request& r) {
-  const double step = r.in[0]->values[0], warmup = static_cast<double>(r.attr<int64_t>("warmup_steps"));
-  const std::string type = r.attr<std::string>("type");
-  double factor = 1;
-  if (step < warmup) {
-    factor = step / warmup;
-  } else if (type != "constant") {
-    const double progress =
-        std::min(1.0, (step - warmup) / std::max(1.0, static_cast<double>(r.attr<int64_t>("max_steps")) - warmup));
-    factor = type == "linear" ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
-    factor = r.attr<double>("min_lr_ratio") + (1 - r.attr<double>("min_lr_ratio")) * factor;
-  }
-  return {r.NewResult(0, factor * r.attr<double>("learning_rate"))};
-}
-
 }  // namespace
 
 void AddTrainingEvaluators(EvaluatorTable& table) {
@@ -184,10 +132,6 @@ void AddTrainingEvaluators(EvaluatorTable& table) {
   table.Add("cross_entropy_sum", CrossEntropySum);
   table.Add("logsumexp", LogSumExp);
   table.Add("dropout", Dropout);
-  table.Add("sum_squares", SumSquares);
-  table.Add("is_finite", IsFinite);
-  table.Add("adamw", AdamW);
-  table.Add("lr_schedule", LrSchedule);
 }
 
 EvaluatorTable::EvaluatorTable() {
@@ -198,6 +142,7 @@ EvaluatorTable::EvaluatorTable() {
   AddExpertEvaluators(*this);
   AddImageEvaluators(*this);
   AddTrainingEvaluators(*this);
+  AddOptimizerEvaluators(*this);
 }
 
 absl::StatusOr<Results> EvaluatorTable::Evaluate(const Request& request) const {

@@ -8,7 +8,8 @@ absl::string_view Name(Level level) {
 }
 
 absl::string_view Name(StateKind kind) {
-  constexpr const char* kNames[] = {"weight", "copy", "optimizer", "loss_scale", "gradient", "counter", "stash"};
+  constexpr const char* kNames[] = {"weight",     "copy",     "optimizer", "average",
+                                    "loss_scale", "gradient", "counter",   "stash"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -17,9 +17,9 @@ namespace tacc::graph {
 enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
 absl::string_view Name(Level level);
 
-// The purpose of a state. Checkpoints hold weights, optimizer states and the loss scale; copies are derived from
-// weights; gradients and counters live within a step, a stash within one micro-batch.
-enum class StateKind { kWeight, kCopy, kOptimizer, kLossScale, kGradient, kCounter, kStash };
+// The purpose of a state. Checkpoints hold weights, optimizer states, averages of weights and the loss scale; copies are
+// derived from weights; gradients and counters live within a step, a stash within one micro-batch.
+enum class StateKind { kWeight, kCopy, kOptimizer, kAverage, kLossScale, kGradient, kCounter, kStash };
 absl::string_view Name(StateKind kind);
 
 // What a training does with a weight.
@@ -35,8 +35,9 @@ inline bool IsTrained(WeightRole role) { return role == WeightRole::kTrained || 
 // None: no role has that name.
 std::optional<WeightRole> FindWeightRole(absl::string_view name);
 
-// A value that lives across calls, one copy a rank, bound by name. Names: weights/W, copies/W, exp_avg/W, exp_avg_sq/W,
-// gradients/W, counters/C, stash/V, with W a parameter of the model and V a value; loss_scale/S (build_training.h).
+// A value that lives across calls, one copy a rank, bound by name. Names: weights/W, copies/W, gradients/W, exp_avg/W
+// and others of optimizers, counters/C, stash/V, with W a parameter of the model and V a value; loss_scale/S
+// (build_training.h).
 //
 // A stash carries a value of one micro-batch from the call that makes it to those that use it, on this stage or, by
 // send and recv, on another. It has `slots` copies: a call on micro-batch m works on copy m mod slots.
@@ -46,7 +47,7 @@ struct State {
   Placement placement;
   StateKind kind = StateKind::kWeight;
   // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros",
-  // "uniform(LOW,HIGH)"; else "zeros", "copy" (a cast of weights/W) or "constant(VALUE)" (of the loss scale).
+  // "uniform(LOW,HIGH)"; else "zeros", "copy" (weights/W, cast) or "constant(VALUE)" (of the loss scale).
   std::string init;
   WeightRole role = WeightRole::kTrained;  // weights
   Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it

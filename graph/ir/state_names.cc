@@ -6,7 +6,8 @@ namespace tacc::graph {
 namespace {
 
 constexpr char kWeights[] = "weights/", kCopies[] = "copies/", kGradients[] = "gradients/",
-               kFirstMoments[] = "exp_avg/", kSecondMoments[] = "exp_avg_sq/";
+               kFirstMoments[] = "exp_avg/", kSecondMoments[] = "exp_avg_sq/", kMomenta[] = "momentum_buffer/",
+               kRowMoments[] = "exp_avg_sq_row/", kColumnMoments[] = "exp_avg_sq_col/", kAverages[] = "ema/";
 
 }  // namespace
 
@@ -15,6 +16,10 @@ std::string CopyState(absl::string_view parameter) { return absl::StrCat(kCopies
 std::string GradientState(absl::string_view parameter) { return absl::StrCat(kGradients, parameter); }
 std::string FirstMomentState(absl::string_view parameter) { return absl::StrCat(kFirstMoments, parameter); }
 std::string SecondMomentState(absl::string_view parameter) { return absl::StrCat(kSecondMoments, parameter); }
+std::string MomentumState(absl::string_view parameter) { return absl::StrCat(kMomenta, parameter); }
+std::string RowMomentState(absl::string_view parameter) { return absl::StrCat(kRowMoments, parameter); }
+std::string ColumnMomentState(absl::string_view parameter) { return absl::StrCat(kColumnMoments, parameter); }
+std::string AverageState(absl::string_view parameter) { return absl::StrCat(kAverages, parameter); }
 
 std::string ParameterOf(const State& state) { return state.name.substr(state.name.find('/') + 1); }
 
@@ -25,7 +30,9 @@ std::vector<absl::string_view> StateNamePrefixes(StateKind kind) {
     case StateKind::kCopy:
       return {kCopies};
     case StateKind::kOptimizer:
-      return {kFirstMoments, kSecondMoments};
+      return {kFirstMoments, kSecondMoments, kMomenta, kRowMoments, kColumnMoments};
+    case StateKind::kAverage:
+      return {kAverages};
     case StateKind::kLossScale:
       return {"loss_scale/"};
     case StateKind::kGradient:

@@ -17,6 +17,10 @@ std::string CopyState(absl::string_view parameter);          // copies/W
 std::string GradientState(absl::string_view parameter);      // gradients/W
 std::string FirstMomentState(absl::string_view parameter);   // exp_avg/W
 std::string SecondMomentState(absl::string_view parameter);  // exp_avg_sq/W
+std::string MomentumState(absl::string_view parameter);      // momentum_buffer/W
+std::string RowMomentState(absl::string_view parameter);     // exp_avg_sq_row/W
+std::string ColumnMomentState(absl::string_view parameter);  // exp_avg_sq_col/W
+std::string AverageState(absl::string_view parameter);       // ema/W
 
 // The parameter that a state belongs to: W of weights/W. Of a state of no parameter: its name after the slash.
 std::string ParameterOf(const State& state);

@@ -367,6 +367,10 @@ TEST(InferOptimizerOps, TypesOfResults) {
       {"adamw f32[4] f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0 "
        "copy=bf16",
        "f32[4], f32[4], f32[4], bf16[4]"},
+      {"sgd f32[4] bf16[4] f32[] f32[] f32[] f32[] weight_decay=0", "f32[4]"},
+      {"sgd bf16[4] f32[4] f32[4] f32[] f32[] f32[] f32[] weight_decay=0 momentum=0.9", "bf16[4], f32[4]"},
+      {"lion f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 weight_decay=0 copy=f16",
+       "f32[4], f32[4], f16[4]"},
       {"lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1", "f32[]"},
   });
 }
@@ -378,8 +382,15 @@ TEST(InferOptimizerOps, ErrorsSayWhatIsWanted) {
        "adamw: m is bf16[4]; wanted f32[4]"},
       {"adamw f32[4] f32[4] f32[4] f32[4] f32[1] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0",
        "adamw: lr is f32[1]; wanted a floating scalar"},
+      {"lion f32[4] f32[4] f32[3] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 weight_decay=0",
+       "lion: g is f32[3]; wanted dims [4]"},
       {"lr_schedule i64[] type=square learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
-       "lr_schedule: type=square; wanted cosine, linear or constant"},
+       "lr_schedule: type=square; wanted cosine, linear, constant, cosine_with_restarts, polynomial, inverse_sqrt, "
+       "warmup_stable_decay, table"},
+      {"lr_schedule i64[] type=table learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
+       "lr_schedule: type=table without factors"},
+      {"newton_schulz f32[3,4] stored=[3,5] steps=5",
+       "newton_schulz: stored=[3,5]; wanted at least 2 dims with the 12 elements of f32[3,4]"},
   });
 }
 

@@ -49,6 +49,9 @@ void AddLeafOps(OpTable& table) {
   table.Add(Leaf("param", {{"init", AttrKind::kString, AttrSpec::kOptional},
                            {"stored", AttrKind::kInts, AttrSpec::kOptional},
                            {"axes", AttrKind::kStrings, AttrSpec::kOptional},
+                           {"learning_rate", AttrKind::kFloat, AttrSpec::kOptional},
+                           {"weight_decay", AttrKind::kFloat, AttrSpec::kOptional},
+                           {"optim", AttrKind::kString, AttrSpec::kOptional},
                            {"role", AttrKind::kString, AttrSpec::kOptional}}));
   table.Add(Leaf("read", {}));
   OpDef output = End("output");

@@ -95,6 +95,7 @@ OpTable::OpTable() {
   AddExpertOps(*this);
   AddDispatchOps(*this);
   AddOptimizerOps(*this);
+  AddMatrixOptimizerOps(*this);
   AddCollectiveOps(*this);
 }
 

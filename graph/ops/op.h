@@ -199,21 +199,22 @@ enum class Parts { kInARow, kApart };
 int64_t WorkspaceBytes(const OpDef& def, const OpCall& call, const Target& target, Parts parts);
 
 // One function a family file; called by OpTable's constructor in op.cc.
-void AddLeafOps(OpTable& table);         // input param read store output constant iota
-void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their gradients, select
-void AddShapeOps(OpTable& table);        // reshape stop_gradient transpose slice concat ...
-void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate einsum_joined
-void AddConvolutionOps(OpTable& table);  // convolution convolution_transposed convolution_grad_weight
-void AddPoolOps(OpTable& table);         // max_pool avg_pool interpolate
-void AddChannelOps(OpTable& table);      // channel_sums channel_affine batch_moments
-void AddNormOps(OpTable& table);         // rms_norm add_rms_norm layer_norm ... l2_normalize
-void AddAttentionOps(OpTable& table);    // attention
-void AddRotaryOps(OpTable& table);       // positions rope_table rotary
-void AddTokenOps(OpTable& table);        // embedding cross_entropy logsumexp dropout
-void AddExpertOps(OpTable& table);       // softmax top_k expert_matmul mul_rows
-void AddDispatchOps(OpTable& table);     // dispatch_slots dispatch combine
-void AddOptimizerOps(OpTable& table);    // adamw lr_schedule sum_squares is_finite
-void AddCollectiveOps(OpTable& table);   // all_gather reduce_scatter all_reduce all_to_all shard_slice ... send recv
+void AddLeafOps(OpTable& table);             // input param read store output constant iota
+void AddElementwiseOps(OpTable& table);      // add ... cast, activations and their gradients, select
+void AddShapeOps(OpTable& table);            // reshape stop_gradient transpose slice concat ...
+void AddMatmulOps(OpTable& table);           // einsum einsum_accumulate einsum_joined
+void AddConvolutionOps(OpTable& table);      // convolution convolution_transposed convolution_grad_weight
+void AddPoolOps(OpTable& table);             // max_pool avg_pool interpolate
+void AddChannelOps(OpTable& table);          // channel_sums channel_affine batch_moments
+void AddNormOps(OpTable& table);             // rms_norm add_rms_norm layer_norm ... l2_normalize
+void AddAttentionOps(OpTable& table);        // attention
+void AddRotaryOps(OpTable& table);           // positions rope_table rotary
+void AddTokenOps(OpTable& table);            // embedding cross_entropy logsumexp dropout
+void AddExpertOps(OpTable& table);           // softmax top_k expert_matmul mul_rows
+void AddDispatchOps(OpTable& table);         // dispatch_slots dispatch combine
+void AddOptimizerOps(OpTable& table);        // adamw adam lion sgd moving_average lr_schedule sum_squares is_finite
+void AddMatrixOptimizerOps(OpTable& table);  // newton_schulz square_sums adafactor_squares adafactor
+void AddCollectiveOps(OpTable& table);  // all_gather reduce_scatter all_reduce all_to_all shard_slice ... send recv
 
 }  // namespace tacc::graph
 

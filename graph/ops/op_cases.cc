@@ -253,7 +253,37 @@ constexpr const char* kTexts[] = {
     "dropout f64[2,8,3] i64[] i64[2] rate=0.4 key=3 seed=42 zigzag=2",
     "adamw f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
     "weight_decay=0.1 copy=bf16",
+    "adam f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
+    "weight_decay=0.1",
+    "lion f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 weight_decay=0.1 copy=bf16",
+    "moving_average f64[3,5] f64[3,5] f64[] f64[] f64[] f64[]",
+    "sgd f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] weight_decay=0.1",
+    "sgd f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] momentum=0.9 dampening=0.1 nesterov=true weight_decay=0.1",
     "lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
+    "lr_schedule i64[] type=cosine_with_restarts learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1 "
+    "num_cycles=3.0",
+    "lr_schedule i64[] type=polynomial learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1 power=2.0",
+    "lr_schedule i64[] type=inverse_sqrt learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.0 timescale=7",
+    "lr_schedule i64[] type=warmup_stable_decay learning_rate=0.1 warmup_steps=1 max_steps=5 min_lr_ratio=0.1 "
+    "decay_steps=4 decay_type=\"1-sqrt\"",
+    "lr_schedule i64[] type=table learning_rate=0.1 warmup_steps=0 max_steps=9 min_lr_ratio=0.0 "
+    "factors=[1.0,0.5,0.25,0.75]",
+    "newton_schulz f64[2,3,5] stored=[2,3,5] steps=5",
+    "square_sums f64[3,5] f64[] stored=[3,5] epsilon=0.01",
+    "square_sums f64[4,2,3] f64[] stored=[8,3] epsilon=0.01",
+    "square_sums f64[12,2] f64[] stored=[2,4,3] epsilon=0.01",
+    "square_sums f64[7] f64[] stored=[7] epsilon=0.01",
+    "adafactor_squares f64[3,5] f64[] f64[3] f64[5] stored=[3,5]",
+    "adafactor_squares f64[4,2,3] f64[] f64[4] f64[6] stored=[4,6]",
+    "adafactor_squares f64[2,4,3] f64[] f64[2,4] f64[2,3] stored=[2,4,3]",
+    "adafactor_squares f64[3,2] f64[] f64[6] stored=[6]",
+    "adafactor f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] f64[3] f64[5] stored=[3,5] clip_threshold=0.1 "
+    "weight_decay=0.1",
+    "adafactor f64[6,4] f64[6,4] f64[] f64[] f64[] f64[] f64[2,4] f64[2,3] stored=[2,4,3] clip_threshold=1.0 "
+    "weight_decay=0.0 copy=bf16",
+    "adafactor f64[6] f64[6] f64[] f64[] f64[] f64[] f64[6] stored=[6] clip_threshold=1.0 weight_decay=0.1",
+    "newton_schulz f64[4,2,3] stored=[4,6] steps=2",
+    "newton_schulz f64[7,3] stored=[7,3] steps=5",
     "constant value=1.5 dtype=f64 shape=[3,5]",
     "iota dim=1 dtype=i64 shape=[3,5]",
 };
@@ -293,8 +323,9 @@ double IdOfRange(const Node& node, const TensorType& ids, int64_t k, interpreter
 }  // namespace
 
 interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
-  static const std::set<std::string> kPositive = {"log",   "sqrt",  "rsqrt",      "reciprocal",   "div",
-                                                  "adamw", "top_k", "top_k_grad", "batch_moments"};
+  static const std::set<std::string> kPositive = {
+      "log",  "sqrt",  "rsqrt",     "reciprocal",        "div",   "batch_moments",
+      "adam", "adamw", "adafactor", "adafactor_squares", "top_k", "top_k_grad"};
   static const std::set<std::string> kPositional = {"attention",        "attention_continue", "attention_grad",
                                                     "attention_joined", "positions",          "rope_table"};
   const Node& node = op_case.op_node();

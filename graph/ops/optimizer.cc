@@ -1,48 +1,84 @@
-// adamw lr_schedule sum_squares is_finite.
+// adamw adam lion sgd moving_average lr_schedule sum_squares is_finite.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/facts.h"
 #include "graph/ops/target.h"
+#include "graph/ops/update_operands.h"
 
 namespace tacc::graph {
 namespace {
 
-void AddAdamW(OpTable& table) {
-  OpDef op;
-  op.name = "adamw";
-  op.min_operands = op.max_operands = 8;  // w m v g lr grad_scale apply count
-  op.num_results = -1;
-  op.attrs = {{"beta1", AttrKind::kFloat},
-              {"beta2", AttrKind::kFloat},
-              {"epsilon", AttrKind::kFloat},
-              {"weight_decay", AttrKind::kFloat},
-              {"copy", AttrKind::kString, AttrSpec::kOptional}};
-  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    const TensorType& w = call.in(0);
-    TACC_RETURN_IF_ERROR(WantFloating("w", w));
-    const TensorType moment{AccumulationType(w.dtype), w.dims};
-    TACC_RETURN_IF_ERROR(WantType("m", call.in(1), moment));
-    TACC_RETURN_IF_ERROR(WantType("v", call.in(2), moment));
-    TACC_RETURN_IF_ERROR(WantFloating("g", call.in(3)));
-    TACC_RETURN_IF_ERROR(WantDims("g", call.in(3), w.dims));
-    constexpr const char* kScalars[] = {"lr", "grad_scale", "apply", "count"};
-    for (int i = 0; i < 4; ++i) TACC_RETURN_IF_ERROR(WantFloatingScalar(kScalars[i], call.in(4 + i)));
-    Types results{w, moment, moment};
-    if (call.attrs->count("copy") > 0) {
-      TACC_ASSIGN_OR_RETURN(const DType copy, ParseDType(call.attr<std::string>("copy")));
-      results.push_back({copy, w.dims});
-      TACC_RETURN_IF_ERROR(WantFloating("the copy", results.back()));
-    }
-    return results;
+// An op that updates a weight element by element (graph/ops/update_operands.h).
+struct UpdateOp {
+  const char* name;
+  int min_states, max_states;
+  std::vector<AttrSpec> attrs;
+};
+
+const std::vector<UpdateOp>& UpdateOps() {
+  static const std::vector<UpdateOp> ops = {
+      {"adamw", 2, 2, {{"beta1", AttrKind::kFloat}, {"beta2", AttrKind::kFloat}, {"epsilon", AttrKind::kFloat}}},
+      {"adam", 2, 2, {{"beta1", AttrKind::kFloat}, {"beta2", AttrKind::kFloat}, {"epsilon", AttrKind::kFloat}}},
+      {"lion", 1, 1, {{"beta1", AttrKind::kFloat}, {"beta2", AttrKind::kFloat}}},
+      // The first operand is the average, lr how much of it stays, and g times grad_scale what comes to it.
+      {"moving_average", 0, 0, {}},
+      // Without momentum it has no state.
+      {"sgd",
+       0,
+       1,
+       {{"momentum", AttrKind::kFloat, AttrSpec::kOptional},
+        {"dampening", AttrKind::kFloat, AttrSpec::kOptional},
+        {"nesterov", AttrKind::kBool, AttrSpec::kOptional}}},
   };
-  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PointwiseRule(call, {}); };
-  op.reuses = [](const OpCall& call) {
-    std::vector<int> reuses(call.results.size(), -1);
-    for (int i = 0; i < 3; ++i) reuses[i] = i;
-    return reuses;
-  };
-  table.Add(op);
+  return ops;
+}
+
+absl::StatusOr<Types> InferUpdate(const OpCall& call) {
+  const int num_states = static_cast<int>(call.operands.size()) - kUpdateOperandsBesideStates, g = 1 + num_states;
+  const TensorType& w = call.in(0);
+  TACC_RETURN_IF_ERROR(WantFloating("w", w));
+  const TensorType state{AccumulationType(w.dtype), w.dims};
+  Types results{w};
+  for (int i = 0; i < num_states; ++i) {
+    TACC_RETURN_IF_ERROR(WantType(i == 0 ? "m" : "v", call.in(1 + i), state));
+    results.push_back(state);
+  }
+  TACC_RETURN_IF_ERROR(WantFloating("g", call.in(g)));
+  TACC_RETURN_IF_ERROR(WantDims("g", call.in(g), w.dims));
+  constexpr const char* kScalars[] = {"lr", "grad_scale", "apply", "count"};
+  for (int i = 0; i < 4; ++i) TACC_RETURN_IF_ERROR(WantFloatingScalar(kScalars[i], call.in(g + 1 + i)));
+  if (call.attrs->count("copy") > 0) {
+    TACC_ASSIGN_OR_RETURN(const DType copy, ParseDType(call.attr<std::string>("copy")));
+    results.push_back({copy, w.dims});
+    TACC_RETURN_IF_ERROR(WantFloating("the copy", results.back()));
+  }
+  return results;
+}
+
+void AddUpdates(OpTable& table) {
+  for (const UpdateOp& update : UpdateOps()) {
+    OpDef op;
+    op.name = update.name;
+    op.min_operands = kUpdateOperandsBesideStates + update.min_states;
+    op.max_operands = kUpdateOperandsBesideStates + update.max_states;
+    op.num_results = -1;
+    op.attrs = update.attrs;
+    if (op.name != "moving_average") op.attrs.push_back({"weight_decay", AttrKind::kFloat});
+    op.attrs.push_back({"copy", AttrKind::kString, AttrSpec::kOptional});
+    op.infer = InferUpdate;
+    op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PointwiseRule(call, {}); };
+    op.reuses = [](const OpCall& call) {
+      std::vector<int> reuses(call.results.size(), -1);
+      const int kept = static_cast<int>(call.operands.size()) - kUpdateOperandsBesideStates + 1;
+      for (int i = 0; i < kept; ++i) reuses[i] = i;
+      return reuses;
+    };
+    table.Add(op);
+  }
 }
 
 void AddLrSchedule(OpTable& table) {
@@ -53,14 +89,29 @@ void AddLrSchedule(OpTable& table) {
               {"learning_rate", AttrKind::kFloat},
               {"warmup_steps", AttrKind::kInt},
               {"max_steps", AttrKind::kInt},
-              {"min_lr_ratio", AttrKind::kFloat}};
+              {"min_lr_ratio", AttrKind::kFloat},
+              {"num_cycles", AttrKind::kFloat, AttrSpec::kOptional},   // cosine, cosine_with_restarts
+              {"power", AttrKind::kFloat, AttrSpec::kOptional},        // polynomial
+              {"timescale", AttrKind::kInt, AttrSpec::kOptional},      // inverse_sqrt
+              {"decay_steps", AttrKind::kInt, AttrSpec::kOptional},    // warmup_stable_decay
+              {"decay_type", AttrKind::kString, AttrSpec::kOptional},  // warmup_stable_decay
+              {"factors", AttrKind::kFloats, AttrSpec::kOptional}};    // table
   op.no_gradient = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_RETURN_IF_ERROR(WantType("step", call.in(0), {DType::kI64, {}}));
-    const std::string type = call.attr<std::string>("type");
-    if (type != "cosine" && type != "linear" && type != "constant") {
-      return absl::InvalidArgumentError(absl::StrCat("type=", type, "; wanted cosine, linear or constant"));
-    }
+    const std::string type = call.attr<std::string>("type"), decay = call.attr<std::string>("decay_type", "cosine");
+    const std::vector<std::string> types = {
+        "cosine", "linear", "constant", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay",
+        "table"};
+    if (std::find(types.begin(), types.end(), type) == types.end())
+      return absl::InvalidArgumentError(absl::StrCat("type=", type, "; wanted ", absl::StrJoin(types, ", ")));
+    if (decay != "cosine" && decay != "linear" && decay != "1-sqrt")
+      return absl::InvalidArgumentError(absl::StrCat("decay_type=", decay, "; wanted cosine, linear or 1-sqrt"));
+    if (type == "table" && call.attr<std::vector<double>>("factors").empty())
+      return absl::InvalidArgumentError("type=table without factors");
+    if (call.attr<int64_t>("timescale", 1) < 1)
+      return absl::InvalidArgumentError(
+          absl::StrCat("timescale=", call.attr<int64_t>("timescale"), "; wanted 1 or more"));
     return Types{{DType::kF32, {}}};
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PointwiseRule(call, {}); };
@@ -132,7 +183,7 @@ void AddIsFinite(OpTable& table) {
 }  // namespace
 
 void AddOptimizerOps(OpTable& table) {
-  AddAdamW(table);
+  AddUpdates(table);
   AddLrSchedule(table);
   AddSumSquares(table);
   AddIsFinite(table);

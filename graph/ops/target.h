@@ -69,6 +69,10 @@ class Target {
   virtual int64_t EmbeddingGradBytes(const TensorType& /*ids*/, const TensorType& /*dtable*/) const { return 0; }
   // reduce_sum, reduce_max.
   virtual int64_t ReduceBytes() const { return 0; }
+  // square_sums with so many sums by row and by column, of all matrices together.
+  virtual int64_t SquareSumsBytes(int64_t /*rows*/, int64_t /*columns*/) const { return 0; }
+  // adafactor and adafactor_squares of a tensor of so many elements, with such moments.
+  virtual int64_t AdafactorBytes(int64_t /*elements*/, int64_t /*rows*/, int64_t /*columns*/) const { return 0; }
   virtual int64_t SumSquaresBytes(int64_t /*num_operands*/) const { return 0; }
 };
 

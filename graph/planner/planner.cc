@@ -111,6 +111,8 @@ class Planner {
     candidate.layout = layout;
     candidate.num_parameters = one_row_.num_parameters;
     candidate.num_trained_parameters = one_row_.num_parameters - one_row_.num_frozen_parameters;
+    TACC_ASSIGN_OR_RETURN(candidate.optimizer_bytes_of_element,
+                          OptimizerBytesOfElement(one_row_.forward, request_.training));
     candidate.model_flops = work_.model_flops * static_cast<double>(layout.global_batch());
     TACC_ASSIGN_OR_RETURN(candidate.plan, MakePlan(layout));
     if (const ExpertParallelOptions experts = ExpertsOf(layout); !BuffersSuffice(one_row_.forward, experts)) {
@@ -200,6 +202,10 @@ class Planner {
   absl::StatusOr<SearchRequest> MakeSearch() {
     TACC_RETURN_IF_ERROR(Analyze());
     SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
+    TACC_ASSIGN_OR_RETURN(search.execution.optimizer_bytes,
+                          OptimizerBytesOfElement(one_row_.forward, request_.training));
+    // Weight and gradient read, weight and its copy written, states both.
+    search.execution.update_traffic_bytes = 14 + 2 * search.execution.optimizer_bytes;
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
     search.num_of_a_mesh = kMaxOfAMesh;

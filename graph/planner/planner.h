@@ -48,7 +48,8 @@ struct Candidate {
   double wait_seconds = 0;  // of a rank of the first stage: for communication that nothing hides, and for other stages
   double model_flops = 0;   // of a step, for MFU
   int64_t num_parameters = 0, num_trained_parameters = 0;
-  double copies_save_seconds = 0;  // predicted, of a step; 0 without them (Plan::keeps_copies)
+  double optimizer_bytes_of_element = 0;  // of those that are trained, on average
+  double copies_save_seconds = 0;         // predicted, of a step; 0 without them (Plan::keeps_copies)
   // Where the planner chose to keep the residual stream in bf16: what that saves of a step, predicted; infinity:
   // nothing fits without it.
   double narrow_residual_saves_seconds = 0;

@@ -1,6 +1,9 @@
 #include "graph/planner/request.h"
 
 #include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,6 +36,17 @@ class Reader {
     Get(path, &text);
     if (text.empty()) return;
     *out = absl::AsciiStrToLower(text.rfind(std::string(prefix), 0) == 0 ? text.substr(prefix.size()) : text);
+  }
+  // Each entry of a map of sections, by its name.
+  void ForEach(absl::string_view path, const std::function<void(const std::string& name, Reader& fields)>& visit) {
+    const json* map = Find(path);
+    if (map == nullptr) return;
+    if (!map->is_object()) return WrongType(path, *map);
+    for (const auto& [name, fields] : map->items()) {
+      Reader reader(fields);
+      visit(name, reader);
+      if (status_.ok()) status_ = reader.status();
+    }
   }
   // The value at a path such as "job.train.max_steps"; null where it is not there, or null.
   const json* Find(absl::string_view path) {
@@ -69,6 +83,8 @@ class Reader {
       fits = value.is_string();
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
+    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+      fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_number(); });
     } else if constexpr (std::is_same_v<T, Pins>) {
       fits = value.is_object() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
     } else if constexpr (std::is_integral_v<T>) {
@@ -127,6 +143,33 @@ void ReadData(Reader& r, CompileRequest& request) {
   r.Get("data.separate_documents", &request.separate_documents);
 }
 
+// Reads what the job says of the optimizer and of the learning rate.
+void ReadOptimizer(Reader& r, CompileRequest& request) {
+  TrainingOptions& train = request.plan.training;
+  r.GetEnum("job.train.optim", "OPTIM_", &train.optim);
+  r.Get("job.train.momentum", &train.momentum);
+  r.Get("job.train.dampening", &train.dampening);
+  r.Get("job.train.nesterov", &train.nesterov);
+  r.Get("job.train.ns_steps", &train.ns_steps);
+  r.GetEnum("job.train.adjust_lr_fn", "ADJUST_LR_FN_", &train.adjust_lr_fn);
+  r.Get("job.train.ema_decay", &train.ema_decay);
+  LrScheduleOptions& schedule = train.lr_schedule;
+  r.Get("job.train.lr_scheduler_kwargs.num_cycles", &schedule.num_cycles);
+  r.Get("job.train.lr_scheduler_kwargs.power", &schedule.power);
+  r.Get("job.train.lr_scheduler_kwargs.timescale", &schedule.timescale);
+  r.Get("job.train.lr_scheduler_kwargs.num_decay_steps", &schedule.num_decay_steps);
+  r.Get("job.train.lr_scheduler_kwargs.decay_type", &schedule.decay_type);
+  r.Get("job.train.lr_factors", &schedule.factors);
+  r.Get("job.train.lr_factors_path", &request.lr_factors_path);
+  if (!schedule.factors.empty() || !request.lr_factors_path.empty()) train.lr_scheduler_type = "table";
+  r.ForEach("job.train.param_groups", [&](const std::string& pattern, Reader& fields) {
+    ParamGroup& group = request.finetune.param_groups[pattern];
+    fields.Get("learning_rate", &group.learning_rate);
+    fields.Get("weight_decay", &group.weight_decay);
+    fields.GetEnum("optim", "OPTIM_", &group.optim);
+  });
+}
+
 // Reads what the job says of model and training.
 void ReadTraining(Reader& r, CompileRequest& request) {
   PlanRequest& plan = request.plan;
@@ -147,6 +190,7 @@ void ReadTraining(Reader& r, CompileRequest& request) {
   r.Get("job.train.adam_beta1", &train.adam_beta1);
   r.Get("job.train.adam_beta2", &train.adam_beta2);
   r.Get("job.train.adam_epsilon", &train.adam_epsilon);
+  ReadOptimizer(r, request);
   r.Get("job.train.max_grad_norm", &train.max_grad_norm);
   r.Get("job.train.seed", &request.seed);
   r.Get("job.train.freeze", &request.finetune.freeze);
@@ -288,6 +332,28 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }
   return request;
+}
+
+absl::Status ReadLrFactors(CompileRequest& request) {
+  if (request.lr_factors_path.empty()) return absl::OkStatus();
+  const std::string what = absl::StrCat("train.lr_factors_path: ", request.lr_factors_path);
+  std::ifstream file(request.lr_factors_path);
+  if (!file)
+    return absl::NotFoundError(absl::StrCat(what, " cannot be read; it is a text file of numbers, one a line"));
+  std::vector<double>& factors = request.plan.training.lr_schedule.factors;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    double factor = 0;
+    if (text.empty()) continue;
+    if (!absl::SimpleAtod(text, &factor) || !std::isfinite(factor) || factor < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ":", number, ": \"", text.substr(0, 40),
+                                                     "\" is no factor; wanted a finite number, at least 0"));
+    }
+    factors.push_back(factor);
+  }
+  if (factors.empty()) return absl::InvalidArgumentError(absl::StrCat(what, " has no numbers"));
+  return absl::OkStatus();
 }
 
 absl::Status CheckBatchAgainstData(const CompileRequest& request, int64_t global_batch) {

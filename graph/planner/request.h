@@ -22,7 +22,8 @@ struct CompileRequest {
   std::string weights = "auto";  // pretrained, random, auto
   std::vector<std::string> wrap_layer_cls, gc_cls;
   FinetuneRequest finetune;
-  uint64_t seed = 42;  // of dropout
+  std::string lr_factors_path;  // of the learning rate's factors; or empty
+  uint64_t seed = 42;           // of dropout
   std::string data_path;
   int64_t vocab_size = 0;           // of the data; 0: unknown
   int64_t num_tokens = 0;           // the same
@@ -32,6 +33,10 @@ struct CompileRequest {
 
 // Errors: InvalidArgument naming the field.
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
+
+// Reads the file that the request names for its factors of the learning rate, if any. Errors: NotFound, InvalidArgument
+// naming file and line.
+absl::Status ReadLrFactors(CompileRequest& request);
 
 // InvalidArgument when the global batch has more samples than the data, where that is known: each update would hold the
 // same ones several times.

@@ -117,6 +117,17 @@ class Cpu : public Target {
     return kSmall + processors_.threads * RoundUp(plane(from) + plane(to), 16) * ByteSize(DType::kF32);
   }
 
+  // Sums of blocks of runs, as kernels/cpu/adafactor.cc makes them, in f64.
+  int64_t SquareSumsBytes(int64_t rows, int64_t columns) const override {
+    constexpr int64_t kBlocks = 8;
+    return kSmall + kBlocks * (rows + columns) * static_cast<int64_t>(sizeof(double));
+  }
+
+  // What the gradient is multiplied by, by row and by column.
+  int64_t AdafactorBytes(int64_t /*elements*/, int64_t rows, int64_t columns) const override {
+    return kSmall + (rows + columns) * static_cast<int64_t>(sizeof(double));
+  }
+
   // How full each of the D buffers is.
   int64_t DispatchSlotsBytes(const TensorType& row_ids) const override {
     return kSmall + row_ids.dims[2] * static_cast<int64_t>(sizeof(int64_t));

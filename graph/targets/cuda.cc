@@ -101,6 +101,19 @@ class Cuda : public Target {
     return kSmall + 2 * 8 * std::max(kEnoughTeams, x.dims[1]);
   }
 
+  // Columns' sums of blocks of rows, as kernels/cuda/adafactor.cu makes them, in f64.
+  int64_t SquareSumsBytes(int64_t /*rows*/, int64_t columns) const override {
+    constexpr int64_t kMaxBlocks = 64, kMaxPartials = 1 << 20;
+    const int64_t partials = std::max(columns, std::min(kMaxBlocks * columns, kMaxPartials));
+    return kSmall + partials * static_cast<int64_t>(sizeof(double));
+  }
+
+  // A mean for each matrix, and a sum for each chunk.
+  int64_t AdafactorBytes(int64_t elements, int64_t rows, int64_t /*columns*/) const override {
+    constexpr int64_t kChunk = 16384;
+    return kSmall + (rows + elements / kChunk + 1) * static_cast<int64_t>(sizeof(double));
+  }
+
   int64_t NormGradBytes(const TensorType& x, int64_t num_sums) const override {
     // Partial sums of groups of rows, as kernels/cuda/launch/sum_groups.h.
     const int64_t n = x.dims.back(), rows = n == 0 ? 0 : x.num_elements() / n;

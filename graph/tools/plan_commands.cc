@@ -97,6 +97,13 @@ class PassDump {
   absl::Status written_;
 };
 
+// The request, with what it names files for.
+absl::StatusOr<CompileRequest> ReadRequest(absl::string_view text) {
+  TACC_ASSIGN_OR_RETURN(CompileRequest request, ParseCompileRequest(text));
+  TACC_RETURN_IF_ERROR(ReadLrFactors(request));
+  return request;
+}
+
 absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) {
   if (request.vocab_size <= vocab_size || vocab_size == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("data.path was prepared with a vocabulary of ", request.vocab_size,
@@ -241,7 +248,7 @@ absl::StatusOr<MeasuredRun> ReadMeasuredRun(const json& step, const OpTable& ops
       !step["step_seconds"].is_number() || step["step_seconds"].get<double>() <= 0) {
     return absl::InvalidArgumentError("a step wants a request and step_seconds above 0");
   }
-  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(step["request"].dump()));
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ReadRequest(step["request"].dump()));
   TACC_ASSIGN_OR_RETURN(Planned planned, PlanCandidates(request.plan, MakeForwardBuilder(request, ops), ops));
   const Candidate& run = planned.candidates[0];
   if (!run.fits) {
@@ -259,7 +266,7 @@ absl::StatusOr<MeasuredRun> ReadMeasuredRun(const json& step, const OpTable& ops
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
                                         const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
-  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ReadRequest(text));
   const ForwardBuilder builder = MakeForwardBuilder(request, ops);
   TACC_ASSIGN_OR_RETURN(Planned planned, PlanCandidates(request.plan, builder, ops));
   const std::vector<Candidate>& candidates = planned.candidates;
@@ -353,7 +360,7 @@ absl::StatusOr<std::string> CalibrateCommand(const std::string& request_file, co
 
 absl::Status CheckCommand(const std::string& request_file, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
-  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ReadRequest(text));
   const PlanRequest& plan = request.plan;
   // Spares reading the two tensors, where no pin can name the head: each answer is a model then.
   const std::optional<bool> own_head = plan.pins.empty() ? std::make_optional(false) : std::nullopt;
@@ -369,7 +376,7 @@ absl::Status CheckCommand(const std::string& request_file, const OpTable& ops) {
 absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,
                             const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
-  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ReadRequest(text));
   ImportedModel described;
   const ForwardBuilder builder = MakeForwardBuilder(request, ops, &described);
   TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));

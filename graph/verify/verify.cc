@@ -62,7 +62,7 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
   }
   if (state.role != WeightRole::kTrained && state.kind != StateKind::kWeight)
     return absl::InvalidArgumentError(absl::StrCat(what, " is ", Name(state.role), "; only weights may be"));
-  if (state.kind == StateKind::kGradient || state.kind == StateKind::kOptimizer) {
+  if (state.kind == StateKind::kGradient || state.kind == StateKind::kOptimizer || state.kind == StateKind::kAverage) {
     const State* weight = states.Find(WeightState(ParameterOf(state)));
     if (weight != nullptr && !IsTrained(weight->role))
       return absl::InvalidArgumentError(absl::StrCat(what, " is of a frozen weight"));

@@ -4,7 +4,7 @@
 namespace tacc::kernels {
 
 // Each family has a header beside this one; all of them together are in kernels.h.
-struct AdamWKernels;
+struct AdafactorKernels;
 struct AttentionKernels;
 struct ChannelKernels;
 struct ConvolutionKernels;
@@ -16,6 +16,7 @@ struct EmbeddingKernels;
 struct ExpertKernels;
 struct LrScheduleKernels;
 struct NormKernels;
+struct OptimizerKernels;
 struct PointwiseKernels;
 struct PoolKernels;
 struct ReduceKernels;

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/contract/adamw.h"
+#include "kernels/contract/adafactor.h"
 #include "kernels/contract/attention.h"
 #include "kernels/contract/channel.h"
 #include "kernels/contract/convolution.h"
@@ -25,6 +25,7 @@
 #include "kernels/contract/expert.h"
 #include "kernels/contract/lr_schedule.h"
 #include "kernels/contract/norm.h"
+#include "kernels/contract/optimizer.h"
 #include "kernels/contract/pointwise.h"
 #include "kernels/contract/pool.h"
 #include "kernels/contract/reduce.h"
@@ -45,7 +46,7 @@ struct Kernels {
   // At a multiple of 64 bytes, not zeroed; null if bytes is 0. A rank serves it from its planned workspace, so a kernel
   // takes no more than its target says (graph/targets).
   ScratchMemory (&TakeScratch)(int64_t bytes);
-  const AdamWKernels& adamw;
+  const AdafactorKernels& adafactor;
   const AttentionKernels& attention;
   const ChannelKernels& channel;
   const ConvolutionKernels& convolution;
@@ -57,6 +58,7 @@ struct Kernels {
   const ExpertKernels& expert;
   const LrScheduleKernels& lr_schedule;
   const NormKernels& norm;
+  const OptimizerKernels& optimizer;
   const PointwiseKernels& pointwise;
   const PoolKernels& pool;
   const ReduceKernels& reduce;

@@ -17,7 +17,7 @@ ScratchMemory TakeScratch(int64_t bytes) {
 const Kernels kKernels = {
     .device = "CPU",
     .TakeScratch = TakeScratch,
-    .adamw = kAdamW,
+    .adafactor = kAdafactor,
     .attention = kAttention,
     .channel = kChannel,
     .convolution = kConvolution,
@@ -29,6 +29,7 @@ const Kernels kKernels = {
     .expert = kExpert,
     .lr_schedule = kLrSchedule,
     .norm = kNorm,
+    .optimizer = kOptimizer,
     .pointwise = kPointwise,
     .pool = kPool,
     .reduce = kReduce,

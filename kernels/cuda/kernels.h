@@ -6,7 +6,7 @@
 
 namespace tacc::kernels::cuda {
 
-extern const AdamWKernels kAdamW;
+extern const AdafactorKernels kAdafactor;
 extern const AttentionKernels kAttention;
 extern const ChannelKernels kChannel;
 extern const ConvolutionKernels kConvolution;
@@ -18,6 +18,7 @@ extern const EmbeddingKernels kEmbedding;
 extern const ExpertKernels kExpert;
 extern const LrScheduleKernels kLrSchedule;
 extern const NormKernels kNorm;
+extern const OptimizerKernels kOptimizer;
 extern const PointwiseKernels kPointwise;
 extern const PoolKernels kPool;
 extern const ReduceKernels kReduce;

@@ -5,22 +5,16 @@
 
 #include <vector>
 
-#include "kernels/contract/adamw.h"
+#include "kernels/contract/optimizer.h"
 #include "kernels/contract/sum_squares.h"
 #include "kernels/cuda/launch/tensor_table.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {
 
-// The operands of one AdamWKernels::AdamW.
-struct AdamWUpdate {
-  TensorView w, m, v, g;
-  AdamWScalars scalars;
-  AdamWParameters parameters;
-  TensorView new_w, new_m, new_v, copy;
-};
-TensorTable AdamWTable(const std::vector<AdamWUpdate>& updates);
-void AdamWMany(const TensorTable& table);
+// OptimizerKernels::Update of each, by whichever optimizers.
+TensorTable UpdateTable(const std::vector<WeightUpdate>& updates);
+void UpdateMany(const TensorTable& table);
 
 // UnaryOp::kCast of each pair.
 struct CastPair {

@@ -377,16 +377,33 @@ Tensor CrossEntropyGrad(const Tensor& logits, const std::vector<int32_t>& target
   return dlogits;
 }
 
-AdamWState AdamW(const AdamWState& state, const Tensor& g, double learning_rate, double grad_scale, double count,
-                 double beta1, double beta2, double epsilon, double weight_decay) {
-  AdamWState next = state;
+WeightState Update(const WeightState& state, const Tensor& g, double learning_rate, double grad_scale, double count,
+                   const UpdateParameters& p) {
+  WeightState next = state;
   for (int64_t i = 0; i < g.size(); ++i) {
-    const double gradient = g[i] * grad_scale;
-    next.m[i] = beta1 * state.m[i] + (1 - beta1) * gradient;
-    next.v[i] = beta2 * state.v[i] + (1 - beta2) * gradient * gradient;
-    const double m_hat = next.m[i] / (1 - std::pow(beta1, count)), v_hat = next.v[i] / (1 - std::pow(beta2, count));
-    next.w[i] =
-        state.w[i] - learning_rate * weight_decay * state.w[i] - learning_rate * m_hat / (std::sqrt(v_hat) + epsilon);
+    double &w = next.w[i], &m = next.m[i], &v = next.v[i];
+    const double before = w;
+    double gradient = g[i] * grad_scale;
+    if (p.kind == UpdateKind::kMovingAverage) {
+      w = learning_rate * w + (1 - learning_rate) * gradient;
+      continue;
+    }
+    const bool is_coupled = p.kind == UpdateKind::kAdam || p.kind == UpdateKind::kSgd;
+    if (is_coupled) gradient += p.weight_decay * before;
+    if (!is_coupled) w -= learning_rate * p.weight_decay * before;
+    if (p.kind == UpdateKind::kLion) {
+      const double direction = p.beta1 * m + (1 - p.beta1) * gradient;
+      m = p.beta2 * m + (1 - p.beta2) * gradient;
+      w -= learning_rate * (direction > 0 ? 1 : direction < 0 ? -1 : 0);
+    } else if (p.kind == UpdateKind::kSgd) {
+      if (p.momentum != 0) m = count == 1 ? gradient : p.momentum * m + (1 - p.dampening) * gradient;
+      w -= learning_rate * (p.momentum == 0 ? gradient : p.nesterov ? gradient + p.momentum * m : m);
+    } else {
+      m = p.beta1 * m + (1 - p.beta1) * gradient;
+      v = p.beta2 * v + (1 - p.beta2) * gradient * gradient;
+      const double m_hat = m / (1 - std::pow(p.beta1, count)), v_hat = v / (1 - std::pow(p.beta2, count));
+      w -= learning_rate * m_hat / (std::sqrt(v_hat) + p.epsilon);
+    }
   }
   return next;
 }

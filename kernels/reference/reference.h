@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/contract/optimizer.h"
 #include "kernels/reference/tensor.h"
 
 namespace tacc::kernels::reference {
@@ -71,11 +72,12 @@ CrossEntropyResult CrossEntropy(const Tensor& logits, const std::vector<int32_t>
 Tensor CrossEntropyGrad(const Tensor& logits, const std::vector<int32_t>& targets, const Tensor& lse, double dloss,
                         int64_t offset);
 
-struct AdamWState {
+// A weight with the states of its optimizer; one that it does not have stays as it is.
+struct WeightState {
   Tensor w, m, v;
 };
-AdamWState AdamW(const AdamWState& state, const Tensor& g, double learning_rate, double grad_scale, double count,
-                 double beta1, double beta2, double epsilon, double weight_decay);
+WeightState Update(const WeightState& state, const Tensor& g, double learning_rate, double grad_scale, double count,
+                   const UpdateParameters& parameters);
 
 // One word of Philox4x32-10.
 uint32_t Philox(const uint32_t counter[4], const uint32_t key[2], int word);

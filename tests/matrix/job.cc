@@ -131,6 +131,8 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.training.lr_scheduler_type = "constant";
   request.training.max_steps = kSteps;
   request.training.weight_decay = 0.1;
+  request.training.optim = job.optim;
+  if (job.momentum > 0) request.training.momentum = job.momentum;
   request.world = layout.ranks();
   request.sizes[graph::Axis::kPp] = layout.pp;
   request.sizes[graph::Axis::kDp] = layout.dp;

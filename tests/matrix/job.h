@@ -31,11 +31,13 @@ struct Job {
   bool lora = false;                // adapters of all linear modules, with dropout, are trained in place of the model
   std::vector<std::string> freeze;  // parameters that are not trained
   double learning_rate = kLearningRate;
+  std::string optim = "adamw";
+  double momentum = 0;
 
   bool operator<(const Job& other) const {
     const auto key = [](const Job& job) {
       return std::tie(job.family, job.num_layers, job.num_micro_batches, job.dropout, job.vocab, job.global_batch,
-                      job.half, job.lora, job.freeze, job.learning_rate);
+                      job.half, job.lora, job.freeze, job.learning_rate, job.optim, job.momentum);
     };
     return key(*this) < key(other);
   }

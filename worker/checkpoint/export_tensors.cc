@@ -18,6 +18,7 @@ namespace tacc::worker {
 namespace {
 
 constexpr char kWeightsPrefix[] = "weights/";
+constexpr char kAveragesPrefix[] = "ema/";  // of weights, which are exported in their place
 constexpr char kLoraA[] = ".lora_A.weight", kLoraB[] = ".lora_B.weight";
 // Elements converted at a time; bounds the memory of an export at 24 MiB beside one row of a tensor.
 constexpr int64_t kChunkElements = 4 << 20;
@@ -185,7 +186,9 @@ absl::StatusOr<std::vector<ExportTensor>> TensorsOfCheckpoint(const Checkpoint& 
                                                      ", but weights are kept as F32, or as BF16 or F16"));
     }
     const TensorRows rows = ParseTensorRows(name).value_or(TensorRows{name});
-    const auto [other, is_new] = sources[rows.tensor].emplace(rows.begin, Part{name, rows.begin, rows.dim});
+    const std::string average = absl::StrCat(kAveragesPrefix, name.substr(sizeof(kWeightsPrefix) - 1));
+    const std::string& source = checkpoint.manifest().tensors.count(average) > 0 ? average : name;
+    const auto [other, is_new] = sources[rows.tensor].emplace(rows.begin, Part{source, rows.begin, rows.dim});
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensors \"", other->second.source,
                                                      "\" and \"", name, "\" would be one of the exported model"));

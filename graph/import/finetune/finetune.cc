@@ -10,6 +10,7 @@
 #include "graph/import/finetune/adapter_folder.h"
 #include "graph/import/finetune/freeze.h"
 #include "graph/import/finetune/lora.h"
+#include "graph/import/finetune/param_groups.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
@@ -94,8 +95,9 @@ absl::Status ApplyLora(const LoraRequest& request, uint64_t seed, const std::str
 
 absl::Status Finetune(const FinetuneRequest& request, const std::string& model_path, uint64_t dropout_seed,
                       const OpTable& ops, ImportedModel& model) {
-  if (request.lora.has_value()) return ApplyLora(*request.lora, dropout_seed, model_path, ops, model);
-  return request.freeze.empty() ? absl::OkStatus() : Freeze(request.freeze, model.forward);
+  if (request.lora.has_value()) TACC_RETURN_IF_ERROR(ApplyLora(*request.lora, dropout_seed, model_path, ops, model));
+  if (!request.freeze.empty()) TACC_RETURN_IF_ERROR(Freeze(request.freeze, model.forward));
+  return request.param_groups.empty() ? absl::OkStatus() : ApplyParamGroups(request.param_groups, model.forward);
 }
 
 }  // namespace tacc::graph

@@ -9,9 +9,8 @@
 
 namespace tacc::graph {
 
-// Gives the params whose tensors' names in the model's files match one of the patterns (fnmatch: *, ?, [...]) the role
-// frozen. Errors: InvalidArgument, naming the pattern: it matches nothing (with the nearest name), or only some of the
-// experts' matrices that are one param; or all patterns together leave nothing to train.
+// Gives the params whose tensors' names in the model's files match one of the patterns the role frozen. Errors:
+// InvalidArgument as MatchParameters (parameter_patterns.h), or where all patterns together leave nothing to train.
 absl::Status Freeze(const std::vector<std::string>& patterns, Graph& forward);
 
 }  // namespace tacc::graph

@@ -3,6 +3,7 @@
 #define TACC_GRAPH_IMPORT_FINETUNE_REQUEST_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,9 +19,16 @@ struct LoraRequest {
   std::string init_from;  // an adapter's folder; empty: new adapters
 };
 
+// What parameters of a group have of their own; an empty optimizer is the job's.
+struct ParamGroup {
+  std::optional<double> learning_rate, weight_decay;
+  std::string optim;
+};
+
 struct FinetuneRequest {
   std::optional<LoraRequest> lora;
-  std::vector<std::string> freeze;  // patterns of names of parameters
+  std::vector<std::string> freeze;                 // patterns of names of parameters
+  std::map<std::string, ParamGroup> param_groups;  // by such patterns
 };
 
 }  // namespace tacc::graph

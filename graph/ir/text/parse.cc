@@ -151,8 +151,8 @@ class Parser : public PhraseParser {
     for (const auto& [key, attr] : attrs) {
       if (key == "kind" && std::holds_alternative<std::string>(attr)) {
         bool found = false;
-        for (StateKind k : {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kLossScale,
-                            StateKind::kGradient, StateKind::kCounter, StateKind::kStash}) {
+        for (StateKind k : {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kAverage,
+                            StateKind::kLossScale, StateKind::kGradient, StateKind::kCounter, StateKind::kStash}) {
           if (Name(k) == std::get<std::string>(attr).c_str()) {
             state.kind = k;
             found = true;
@@ -160,8 +160,9 @@ class Parser : public PhraseParser {
         }
         if (!found) {
           return lexer_.Error(
-              place, absl::StrCat("unknown kind '", std::get<std::string>(attr),
-                                  "'; wanted weight, copy, optimizer, loss_scale, gradient, counter or stash"));
+              place,
+              absl::StrCat("unknown kind '", std::get<std::string>(attr),
+                           "'; wanted weight, copy, optimizer, average, loss_scale, gradient, counter or stash"));
         }
       } else if (key == "role" && std::holds_alternative<std::string>(attr)) {
         const std::optional<WeightRole> role = FindWeightRole(std::get<std::string>(attr));

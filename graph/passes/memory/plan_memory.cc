@@ -186,6 +186,7 @@ absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std:
         use.copies_bytes += bytes;
         break;
       case StateKind::kOptimizer:
+      case StateKind::kAverage:
       case StateKind::kLossScale:
         use.optimizer_bytes += bytes;
         break;

@@ -108,7 +108,8 @@ absl::Status GraphPartitioner::MoveBack(const Node& node) {
 absl::Status GraphPartitioner::VisitRead(const Node& node, const State& state) {
   const ValueId v = node.results[0];
   homes_[v] = EmitLeaf(node, state.placement.sharding);
-  const bool is_weight = state.kind == StateKind::kWeight || state.kind == StateKind::kCopy;
+  const bool is_weight =
+      state.kind == StateKind::kWeight || state.kind == StateKind::kCopy || state.kind == StateKind::kAverage;
   // The update works on weights where they rest.
   if (is_weight && logical_.name != kUpdateGraph) weight_of_[v] = ParameterOf(state);
   BringToUpdate(v);
@@ -117,9 +118,16 @@ absl::Status GraphPartitioner::VisitRead(const Node& node, const State& state) {
 
 void GraphPartitioner::BringToUpdate(ValueId v) {
   if (logical_.name != kUpdateGraph || gradient_of_[v].empty()) return;
-  const State* moment = states_.Find(FirstMomentState(gradient_of_[v]));
-  if (moment == nullptr || moment->placement.global.dims != logical_.type(v).dims) return;
-  homes_[v] = Reshard(v, moment->placement.sharding);
+  std::vector<std::string> candidates;
+  for (absl::string_view prefix : StateNamePrefixes(StateKind::kOptimizer))
+    candidates.push_back(absl::StrCat(prefix, gradient_of_[v]));
+  candidates.push_back(WeightState(gradient_of_[v]));
+  for (const std::string& name : candidates) {
+    const State* state = states_.Find(name);
+    if (state == nullptr || state->placement.global.dims != logical_.type(v).dims) continue;
+    homes_[v] = Reshard(v, state->placement.sharding);
+    return;
+  }
 }
 
 absl::Status GraphPartitioner::VisitStore(const Node& node, const State& state) {

@@ -37,11 +37,12 @@ class DimMerger {
   }
 
  private:
-  // The form of a state whose parameter has merged dims; else null.
+  // The form of a state like a parameter that has merged dims; else null.
   const ParameterForm* FormOf(const State* state) const {
     if (state == nullptr) return nullptr;
     const auto it = forms_.find(ParameterOf(*state));
-    return it == forms_.end() || !it->second.is_merged() ? nullptr : &it->second;
+    if (it == forms_.end() || !it->second.is_merged() || state->logical_dims() != it->second.dims) return nullptr;
+    return &it->second;
   }
 
   void Read(Node node) {

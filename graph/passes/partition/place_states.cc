@@ -54,6 +54,7 @@ bool ShardedAtRest(const State& state, const StateIndex& states, const Partition
   const int zero_stage = options.zero_stage;
   switch (state.kind) {
     case StateKind::kOptimizer:
+    case StateKind::kAverage:
       return true;
     case StateKind::kGradient:
       return zero_stage == 2 || (zero_stage == 3 && options.reduce_each_micro_batch);
@@ -87,6 +88,7 @@ ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
     const auto found = forms.find(ParameterOf(state));
     if (found == forms.end()) continue;  // of no weight
     const ParameterForm& form = found->second;
+    if (state.placement.global.dims != form.dims) continue;  // whole on each rank: small beside the parameter
     const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, states, options);
     state.placement.sharding = has_shards ? form.merged_in_use : form.in_use;
     if (!has_shards) continue;

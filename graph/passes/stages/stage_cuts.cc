@@ -55,7 +55,8 @@ std::vector<char> DerivedNodes(const Graph& graph, const Program& program, const
     if (node.op == Op::kRead) {
       const State* state = states.Find(node.symbol);
       of_state = true;
-      yes = state != nullptr && (state->kind == StateKind::kWeight || state->kind == StateKind::kCopy);
+      yes = state != nullptr && (state->kind == StateKind::kWeight || state->kind == StateKind::kCopy ||
+                                 state->kind == StateKind::kAverage);
     } else if (yes && of_state) {
       const OpCall call = CallOf(graph, node);
       const std::vector<int> aliases = def.aliases ? def.aliases(call) : std::vector<int>();

@@ -26,9 +26,16 @@ struct Parameter {
   Dims stored_dims;
   std::vector<std::string> axes;
   std::string init;
+  bool is_table = false;  // its rows are looked up
+  std::string optim;      // its own, where it has one; so those that follow
+  std::optional<double> learning_rate, weight_decay;
 
   bool has_copy = false;
 
+  TrainedParameter AsTrained(const TrainingOptions& options) const {
+    const double decay = weight_decay.value_or(decays() ? options.weight_decay : 0.0);
+    return {name, type, stored_dims, axes, is_table, optim, decay, use, has_copy};
+  }
   bool is_frozen() const { return !IsTrained(role); }
   // Matrices do; each expert's row of a stack of biases is one of its own.
   bool decays() const { return stored_dims.size() >= (!axes.empty() && axes[0] == "experts" ? 3 : 2); }
@@ -53,10 +60,15 @@ State MakeState(std::string name, TensorType type, StateKind kind, std::string i
 // The parameters in line order; `use` is a narrower type when every reader casts to it.
 absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, const TrainingOptions& options) {
   std::vector<std::set<DType>> casts(graph.values.size());
-  std::vector<char> plain_use(graph.values.size(), 0);
+  std::vector<char> plain_use(graph.values.size(), 0), is_table(graph.values.size(), 0);
+  std::vector<ValueId> cast_from(graph.values.size(), kNoValue);
   for (const Node& node : graph.nodes) {
+    if (node.op == "embedding") {
+      for (ValueId v = node.operands[0]; v != kNoValue; v = cast_from[v]) is_table[v] = 1;
+    }
     for (ValueId v : node.operands) {
       if (node.op == "cast") {
+        cast_from[node.results[0]] = v;
         casts[v].insert(graph.type(node.results[0]).dtype);
       } else {
         plain_use[v] = 1;
@@ -88,13 +100,24 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, con
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
     p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     p.init = GetAttr<std::string>(node.attrs, "init", "normal(0.02)");
+    p.is_table = is_table[v] != 0;
+    p.optim = GetAttr<std::string>(node.attrs, "optim");
+    if (!p.optim.empty()) TACC_RETURN_IF_ERROR(CheckOptimizer(p.optim));
+    const auto number = [&](const char* attr) {
+      return node.attrs.count(attr) > 0 ? std::optional<double>(GetAttr<double>(node.attrs, attr)) : std::nullopt;
+    };
+    p.learning_rate = number("learning_rate");
+    p.weight_decay = number("weight_decay");
     parameters.push_back(std::move(p));
   }
   return parameters;
 }
 
+// Which state a graph reads a parameter that is trained from.
+enum class ReadFrom { kWeights, kAverages };
+
 // Replaces params by reads of states, and casts of params that have a copy by reads of the copy.
-void BindParameters(const std::map<std::string, const Parameter*>& parameters, Graph& graph) {
+void BindParameters(const std::map<std::string, const Parameter*>& parameters, ReadFrom from, Graph& graph) {
   std::vector<ValueId> replacement(graph.values.size(), kNoValue);
   std::vector<Node> nodes;
   for (Node& node : graph.nodes) {
@@ -103,10 +126,11 @@ void BindParameters(const std::map<std::string, const Parameter*>& parameters, G
     }
     if (node.op == Op::kParam) {
       const Parameter& p = *parameters.at(node.symbol);
+      const bool is_average = from == ReadFrom::kAverages && !p.is_frozen();
       node.op = Op::kRead;
-      node.symbol = p.has_copy ? CopyState(p.name) : WeightState(p.name);
+      node.symbol = is_average ? AverageState(p.name) : p.has_copy ? CopyState(p.name) : WeightState(p.name);
       node.attrs.clear();
-      graph.values[node.results[0]].type.dtype = p.has_copy ? p.use : p.type.dtype;
+      graph.values[node.results[0]].type.dtype = p.has_copy && !is_average ? p.use : p.type.dtype;
     } else if (node.op == "cast" && graph.type(node.operands[0]).dtype == graph.type(node.results[0]).dtype) {
       replacement[node.results[0]] = node.operands[0];
       continue;
@@ -182,6 +206,7 @@ class TrainingBuilder {
       totals_[node.symbol] = type;
     }
     scalar_ = forward_.type(forward_.Output("loss"));
+    TACC_RETURN_IF_ERROR(CheckOptimizer(options_.optim));
     seed_factor_ = std::exp2(-std::ceil(std::log2(static_cast<double>(options_.accumulation * NumTokens()))));
     TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_, options_));
     if (parameters_.empty()) return absl::InvalidArgumentError("the forward graph has no param to train");
@@ -204,8 +229,8 @@ class TrainingBuilder {
 
  private:
   bool accumulates() const { return options_.accumulation > 1; }
-  // Gradients and moments are kept in the master's accumulation type.
-  static TensorType GradientType(const Parameter& p) { return {AccumulationType(p.type.dtype), p.type.dims}; }
+  TrainedParameter Trained(const Parameter& p) const { return p.AsTrained(options_); }
+  TensorType GradientType(const Parameter& p) const { return StateType(Trained(p)); }
 
   void AddStates() {
     for (const Parameter& p : parameters_) {
@@ -217,8 +242,7 @@ class TrainingBuilder {
       if (p.is_frozen()) continue;
       if (p.has_copy)
         program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
-      for (const std::string& moment : {FirstMomentState(p.name), SecondMomentState(p.name)})
-        program_.states.push_back(MakeState(moment, GradientType(p), StateKind::kOptimizer, "zeros"));
+      for (State& state : OptimizerStates(options_, Trained(p))) program_.states.push_back(std::move(state));
       program_.states.push_back(MakeState(GradientState(p.name), GradientType(p), StateKind::kGradient, "zeros"));
     }
     for (const auto& [name, type] : totals_)
@@ -307,7 +331,7 @@ class TrainingBuilder {
       for (Node& node : after[i]) nodes.push_back(std::move(node));
     }
     graph.nodes = std::move(nodes);
-    BindParameters(by_name_, graph);
+    BindParameters(by_name_, ReadFrom::kWeights, graph);
     return graph;
   }
 
@@ -341,34 +365,17 @@ class TrainingBuilder {
           b.Scale(b.Add("reciprocal", {b.Add("add_scalar", {grad_norm}, {{"value", 1e-6}})}), options_.max_grad_norm);
       grad_scale = b.Add("mul", {grad_scale, b.Add("minimum", {ratio, b.Constant(1.0, scalar_)})});
     }
-    const ValueId learning_rate = b.Cast(b.Add("lr_schedule", {step},
-                                               {{"type", options_.lr_scheduler_type},
-                                                {"learning_rate", options_.learning_rate},
-                                                {"warmup_steps", options_.warmup_steps},
-                                                {"max_steps", options_.max_steps},
-                                                {"min_lr_ratio", options_.min_lr_ratio}}),
-                                         scalar_.dtype);
+    const ValueId learning_rate = LearningRate(b, step, options_.learning_rate);
     ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
     if (options_.loss_scale.has_value())
       count = b.Add("sub", {count, b.Leaf(Op::kRead, kSkippedState, scalar_)});  // the updates that were made
-    for (size_t i = 0; i < trained.size(); ++i) {
-      const Parameter& p = *trained[i];
-      const std::string m = FirstMomentState(p.name), v = SecondMomentState(p.name);
-      Attrs attrs = {{"beta1", options_.adam_beta1},
-                     {"beta2", options_.adam_beta2},
-                     {"epsilon", options_.adam_epsilon},
-                     {"weight_decay", p.decays() ? options_.weight_decay : 0.0}};
-      if (p.has_copy) attrs["copy"] = std::string(Name(p.use));
-      const std::vector<ValueId> results =
-          b.AddMany("adamw",
-                    {b.Leaf(Op::kRead, WeightState(p.name), p.type), b.Leaf(Op::kRead, m, GradientType(p)),
-                     b.Leaf(Op::kRead, v, GradientType(p)), gradients[i], learning_rate, grad_scale, apply, count},
-                    std::move(attrs), p.has_copy ? 4 : 3);
-      b.End(Op::kStore, WeightState(p.name), results[0]);
-      b.End(Op::kStore, m, results[1]);
-      b.End(Op::kStore, v, results[2]);
-      if (p.has_copy) b.End(Op::kStore, CopyState(p.name), results[3]);
+    std::map<double, ValueId> rates = {{options_.learning_rate, learning_rate}};
+    for (const Parameter* p : trained) {
+      if (rates.count(RateOf(*p)) == 0) rates[RateOf(*p)] = LearningRate(b, step, RateOf(*p));
     }
+    for (size_t i = 0; i < trained.size(); ++i)
+      AddOptimizerStep(options_, Trained(*trained[i]),
+                       {gradients[i], rates.at(RateOf(*trained[i])), grad_scale, apply, count}, b);
     b.End(Op::kOutput, "loss", b.Add("div", {totals.at("loss"), target_tokens}));
     b.End(Op::kOutput, "grad_norm", grad_norm);
     b.End(Op::kOutput, "learning_rate", learning_rate);
@@ -380,6 +387,31 @@ class TrainingBuilder {
     if (options_.loss_scale.has_value()) UpdateLossScale(b, apply, skipped);
     TACC_RETURN_IF_ERROR(b.status());
     return graph;
+  }
+
+  // The peak of the parameter's learning rate.
+  double RateOf(const Parameter& p) const { return p.learning_rate.value_or(options_.learning_rate); }
+
+  // The schedule with that peak.
+  ValueId LearningRate(Builder& b, ValueId step, double peak) const {
+    const LrScheduleOptions& s = options_.lr_schedule;
+    const std::string& type = options_.lr_scheduler_type;
+    Attrs attrs = {{"type", type},
+                   {"learning_rate", peak},
+                   {"warmup_steps", options_.warmup_steps},
+                   {"max_steps", options_.max_steps},
+                   {"min_lr_ratio", options_.min_lr_ratio}};
+    if (s.num_cycles.has_value()) attrs["num_cycles"] = *s.num_cycles;
+    if (type == "cosine_with_restarts") attrs["num_cycles"] = s.num_cycles.value_or(1);
+    if (type == "polynomial") attrs["power"] = s.power;
+    if (type == "inverse_sqrt")
+      attrs["timescale"] = s.timescale.value_or(options_.warmup_steps > 0 ? options_.warmup_steps : 10'000);
+    if (type == "warmup_stable_decay") {
+      attrs["decay_steps"] = s.num_decay_steps;
+      attrs["decay_type"] = s.decay_type;
+    }
+    if (type == "table") attrs["factors"] = s.factors;
+    return b.Cast(b.Add("lr_schedule", {step}, std::move(attrs)), scalar_.dtype);
   }
 
   // As torch.amp.GradScaler.update.
@@ -407,7 +439,7 @@ class TrainingBuilder {
     graph.name = "eval";
     MakeEvaluation(graph);
     if (!options_.returns_outputs) std::erase_if(graph.nodes, IsReturned);
-    BindParameters(by_name_, graph);
+    BindParameters(by_name_, options_.ema_decay.has_value() ? ReadFrom::kAverages : ReadFrom::kWeights, graph);
     return graph;
   }
 
@@ -427,6 +459,19 @@ class TrainingBuilder {
 absl::StatusOr<bool> BuildTraining(Program& program, const OpTable& ops, const TrainingOptions& options) {
   TACC_ASSIGN_OR_RETURN(program, TrainingBuilder(program.graphs[0], ops, options).Build());
   return true;
+}
+
+absl::StatusOr<double> OptimizerBytesOfElement(const Graph& forward, const TrainingOptions& options) {
+  TACC_RETURN_IF_ERROR(CheckOptimizer(options.optim));
+  TACC_ASSIGN_OR_RETURN(const std::vector<Parameter> parameters, CollectParameters(forward, options));
+  double bytes = 0, elements = 0;
+  for (const Parameter& p : parameters) {
+    if (p.is_frozen()) continue;
+    elements += static_cast<double>(p.type.num_elements());
+    for (const State& state : OptimizerStates(options, p.AsTrained(options)))
+      bytes += static_cast<double>(state.type.bytes());
+  }
+  return elements == 0 ? 0 : bytes / elements;
 }
 
 }  // namespace tacc::graph

@@ -57,8 +57,9 @@ struct Execution {
   bool sums_widen = false;         // gradients: narrow ones into f32, which the ranks themselves sum, not a library
   double weight_bytes = 2;         // an element, when gathered
   bool even_stages = false;        // as many layers on each; else what is beside the layers counts too
-  bool issues_ahead = false;  // the host runs ahead of the device: issue hides behind all that a unit computes; else
-                              // kernels start one after the other, each after its own issue
+  bool issues_ahead = false;   // the host runs ahead of the device: issue hides behind all that a unit computes; else
+                               // kernels start one after the other, each after its own issue
+  double optimizer_bytes = 8;  // an element: the states that the optimizer keeps
   double update_traffic_bytes = 30;  // an element: what the optimizer reads and writes
   double micro_batch_seconds = 0;    // of a stage, in which nothing runs: an eager program's host between micro-batches
   bool keeps_copies = false;     // weights in the compute type lie beside the masters; else they are cast where used

@@ -133,7 +133,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     MemoryEstimate e;
     e.weights = 4 * (l.zero_stage == 3 || uses_copies ? elements : whole);
     e.gradients = 4 * (l.shards_gradients() ? elements : whole);
-    e.optimizer = 8 * elements;
+    e.optimizer = x.optimizer_bytes * elements;
     if (x.optimizer_sharded) {
       const double replicas = static_cast<double>(l.sizes[Axis::kDp] * l.sizes[Axis::kEp]);
       e.weights /= replicas;

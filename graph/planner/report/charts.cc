@@ -184,7 +184,7 @@ std::string MemorySvg(const Finalist& finalist) {
       {"m0", "libraries and buffers",
        static_cast<double>(IdleBytes(finalist.cluster.machine) + BufferBytes(finalist.cluster.machine, c.plan.mesh))},
       {"m1", "weights", states[StateKind::kWeight] + states[StateKind::kCopy]},
-      {"m2", "optimizer", states[StateKind::kOptimizer] + states[StateKind::kLossScale]},
+      {"m2", "optimizer", states[StateKind::kOptimizer] + states[StateKind::kAverage] + states[StateKind::kLossScale]},
       {"m3", "gradients", states[StateKind::kGradient]},
       {"g4", "micro-batches under way", states[StateKind::kStash]},
       {"m4", "kernels' workspace", workspace}};

@@ -15,9 +15,9 @@ namespace {
 
 // Numbers of devices that are tried: each is a search.
 constexpr int kMaxTries = 24;
-// Of all ranks together the least: of a parameter that is trained the weight and two moments of AdamW in float32, of
-// one that is frozen 16 bits.
-constexpr double kBytesOfTrained = 12, kBytesOfFrozen = 2;
+// Of all ranks together the least: of a parameter that is trained the weight in float32 beside what the optimizer keeps,
+// of one that is frozen 16 bits.
+constexpr double kBytesOfTrained = 4, kBytesOfFrozen = 2;
 
 std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }
 
@@ -43,8 +43,8 @@ int64_t Next(int64_t devices) {
 std::string MoreDevices(const PlanRequest& request, const Candidate& smallest, const ForwardBuilder& model,
                         const OpTable& ops) {
   const auto trained = static_cast<double>(smallest.num_trained_parameters);
-  const double bytes =
-      kBytesOfTrained * trained + kBytesOfFrozen * (static_cast<double>(smallest.num_parameters) - trained);
+  const double bytes = (kBytesOfTrained + smallest.optimizer_bytes_of_element) * trained +
+                       kBytesOfFrozen * (static_cast<double>(smallest.num_parameters) - trained);
   const auto least = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(request.device.memory_bytes)));
   int64_t devices = std::max(request.world + 1, least);
   for (int tries = 0; tries < kMaxTries; ++tries, devices = Next(devices)) {

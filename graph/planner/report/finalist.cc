@@ -60,20 +60,21 @@ Cargo CargoOf(const Program& program, const Graph& graph, const Node& node) {
   for (ValueId v = node.operands[0]; producers[v] >= 0;) {
     const Node& producer = graph.nodes[producers[v]];
     if (producer.op == Op::kRead) return is_gradient(producer) ? Cargo::kGradients : Cargo::kWeights;
-    if (producer.op == "adamw") return Cargo::kWeights;
     if (producer.op != "cast" && producer.op != "reshape") break;
     v = producer.operands[0];
   }
-  // What ends in a gradient, possibly through waits, casts and sums.
+  // What ends in a gradient or a weight, possibly through waits, casts and sums, or goes to the optimizer.
   ValueId v = node.results[0];
   for (const Node& user : graph.nodes) {
     if (std::find(user.operands.begin(), user.operands.end(), v) == user.operands.end()) continue;
     if (user.op == Op::kStore) {
-      if (is_gradient(user)) return Cargo::kGradients;
-    } else if (user.op == "adamw" || user.op == "sum_squares") {
-      return Cargo::kGradients;
+      const StateKind kind = program.FindState(user.symbol)->kind;
+      if (kind == StateKind::kGradient) return Cargo::kGradients;
+      if (kind == StateKind::kWeight || kind == StateKind::kCopy) return Cargo::kWeights;
     } else if (user.op == Op::kWait || user.op == "add" || user.op == "cast") {
       v = user.results[0];
+    } else if (graph.name == kUpdateGraph) {
+      return Cargo::kGradients;
     }
   }
   return Cargo::kActivations;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/contract/optimizer.h"
 #include "kernels/contract/pointwise.h"
 #include "kernels/contract/unary.h"
 #include "kernels/tensor.h"
@@ -80,13 +81,18 @@ struct CrossEntropyRows {  // rows are tokens
   int64_t out_pitch = 1, out_first = 0;  // forward: from one row's lse to the next, and of the first
 };
 
-struct AdamW {
+// Unused arrays have null data.
+struct WeightUpdate {
+  UpdateKind kind = UpdateKind::kAdamW;
   In w, m, v, g;
-  Out w_out, m_out, v_out, copy;  // copy may be null
+  Out w_out, m_out, v_out, copy;
   double beta1 = 0, beta2 = 0, epsilon = 0;
-  double decay = 1;           // 1 - learning_rate * weight_decay
-  double step_size = 0;       // learning_rate / (1 - beta1^count)
-  double inv_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^count)
+  double decay = 1;                   // of w, decoupled: 1 - learning_rate * weight_decay
+  double coupled_decay = 0;           // what of w is added to the gradient
+  double step_size = 0;               // Adam: learning_rate / (1 - beta1^count); an average: 1 - it; else it itself
+  double inv_sqrt_bias2 = 1;          // 1 / sqrt(1 - beta2^count)
+  double momentum = 0, undamped = 1;  // SGD: what of m stays, and what of the gradient comes to it
+  bool nesterov = false;
   double grad_scale = 1;
 };
 
@@ -181,7 +187,7 @@ struct Loops {
   void (*rotary)(const RotaryRows& rows, int64_t begin, int64_t end);
   void (*cross_entropy)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
   void (*cross_entropy_grad)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
-  void (*adamw)(const AdamW& update, int64_t begin, int64_t end);
+  void (*update)(const WeightUpdate& update, int64_t begin, int64_t end);
   void (*dropout)(const DropoutRun& run);
   // Tiles of queries [first, limit) of batch b and key/value head kv. Scratch is aligned to 64 bytes.
   void (*attention)(const AttentionHeads& heads, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch);

@@ -248,39 +248,6 @@ TACC_INLINE void AccumulateOf(Acc* acc, const In& x, int64_t offset, int64_t n, 
   }
 }
 
-template <typename C>
-void AdamWOf(const AdamW& u, int64_t begin, int64_t end) {
-  Buffer<C> bw, bm, bv, bg, ow, om, ov;
-  const C one_minus_beta1 = static_cast<C>(1 - u.beta1), beta2 = static_cast<C>(u.beta2);
-  const C one_minus_beta2 = static_cast<C>(1 - u.beta2), epsilon = static_cast<C>(u.epsilon);
-  const C decay = static_cast<C>(u.decay), step_size = static_cast<C>(u.step_size);
-  const C inv_sqrt_bias2 = static_cast<C>(u.inv_sqrt_bias2), grad_scale = static_cast<C>(u.grad_scale);
-  for (int64_t i = begin; i < end; i += kBlock) {
-    const int64_t n = Min(kBlock, end - i);
-    const C* w = Load<C>(u.w, i, n, bw);
-    const C* m = Load<C>(u.m, i, n, bm);
-    const C* v = Load<C>(u.v, i, n, bv);
-    const C* g = Load<C>(u.g, i, n, bg);
-    C* new_w = Target<C>(u.w_out, i, ow);
-    C* new_m = Target<C>(u.m_out, i, om);
-    C* new_v = Target<C>(u.v_out, i, ov);
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) {
-      const C gradient = g[j] * grad_scale;
-      const C m1 = m[j] + (gradient - m[j]) * one_minus_beta1;
-      const C v1 = v[j] * beta2 + gradient * gradient * one_minus_beta2;
-      const C denominator = Sqrt(v1) * inv_sqrt_bias2 + epsilon;
-      new_w[j] = w[j] * decay - step_size * (m1 / denominator);
-      new_m[j] = m1;
-      new_v[j] = v1;
-    }
-    Store<C>(u.w_out, i, n, new_w);
-    Store<C>(u.m_out, i, n, new_m);
-    Store<C>(u.v_out, i, n, new_v);
-    if (u.copy.data != nullptr) ConvertOut<C>(new_w, u.copy.data, u.copy.dtype, i, n);
-  }
-}
-
 // Philox 4x32-10. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC11, section 3.3.
 TACC_INLINE void Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1, uint32_t* r0,
                         uint32_t* r1, uint32_t* r2, uint32_t* r3) {
@@ -404,11 +371,6 @@ void AccumulateMax(double* acc, In x, int64_t offset, int64_t n) {
   const auto maximum = [](double a, double v) { return (a != a) | (a > v) ? a : v; };
   if (IsF64(x)) return AccumulateOf<double, double>(acc, x, offset, n, maximum);
   AccumulateOf<double, float>(acc, x, offset, n, maximum);
-}
-
-void AdamWUpdate(const AdamW& update, int64_t begin, int64_t end) {
-  if (IsF64(update.w) || IsF64(update.g)) return AdamWOf<double>(update, begin, end);
-  AdamWOf<float>(update, begin, end);
 }
 
 void Dropout(const DropoutRun& run) {

@@ -18,7 +18,6 @@ bool IsFinite(In x, int64_t begin, int64_t end);
 void AccumulateF64(double* acc, In x, int64_t offset, int64_t n);
 void AccumulateF32(float* acc, In x, int64_t offset, int64_t n);
 void AccumulateMax(double* acc, In x, int64_t offset, int64_t n);
-void AdamWUpdate(const AdamW& update, int64_t begin, int64_t end);
 void Dropout(const DropoutRun& run);
 
 }  // namespace tacc::kernels::simd::TACC_ISA

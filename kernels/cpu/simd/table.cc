@@ -1,5 +1,6 @@
 #include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/channels.h"
+#include "kernels/cpu/simd/optimizer.h"
 #include "kernels/cpu/simd/pointwise.h"
 #include "kernels/cpu/simd/rows.h"
 
@@ -34,7 +35,7 @@ const Loops TACC_ISA_LOOPS = {
     .rotary = TACC_ISA::Rotary,
     .cross_entropy = TACC_ISA::CrossEntropy,
     .cross_entropy_grad = TACC_ISA::CrossEntropyGrad,
-    .adamw = TACC_ISA::AdamWUpdate,
+    .update = TACC_ISA::Update,
     .dropout = TACC_ISA::Dropout,
     .attention = TACC_ISA::AttentionForward,
     .attention_grad = TACC_ISA::AttentionBackward,

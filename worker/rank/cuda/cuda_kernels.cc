@@ -14,6 +14,7 @@
 #include "kernels/cuda/many_tensors.h"
 #include "worker/rank/cuda/tuning/product_picker.h"
 #include "worker/rank/program/bind_kernels.h"
+#include "worker/rank/program/bind_optimizer.h"
 #include "worker/rank/program/kernel_operands.h"
 
 namespace tacc::worker {
@@ -54,14 +55,10 @@ struct Launch {
   std::function<void(const cuda::TensorTable&)> run;
 };
 
-Launch LaunchAdamW(absl::Span<const KernelRequest> requests) {
-  std::vector<cuda::AdamWUpdate> updates;
-  for (const KernelRequest& request : requests) {
-    const Binding b{cuda::kKernels, request};
-    updates.push_back({b.in(0), b.in(1), b.in(2), b.in(3), AdamWScalarsOf(b), AdamWParametersOf(b), b.out(0), b.out(1),
-                       b.out(2), b.out_or_absent(3)});
-  }
-  return {cuda::AdamWTable(updates), cuda::AdamWMany};
+Launch LaunchUpdates(absl::Span<const KernelRequest> requests) {
+  std::vector<kernels::WeightUpdate> updates;
+  for (const KernelRequest& request : requests) updates.push_back(WeightUpdateOf({cuda::kKernels, request}));
+  return {cuda::UpdateTable(updates), cuda::UpdateMany};
 }
 
 Launch LaunchCasts(absl::Span<const KernelRequest> requests) {
@@ -91,10 +88,10 @@ struct ManyTensors {
 
 const std::map<std::string, ManyTensors>& ManyTensorOps() {
   static const std::map<std::string, ManyTensors> ops = {
-      {"adamw", {LaunchAdamW}},
-      {"cast", {LaunchCasts}},
-      {"constant", {LaunchConstants}},
-      {"sum_squares", {LaunchSumSquares, 1}},
+      {"adam", {LaunchUpdates}}, {"adamw", {LaunchUpdates}},
+      {"cast", {LaunchCasts}},   {"constant", {LaunchConstants}},
+      {"lion", {LaunchUpdates}}, {"moving_average", {LaunchUpdates}},
+      {"sgd", {LaunchUpdates}},  {"sum_squares", {LaunchSumSquares, 1}},
   };
   return ops;
 }
@@ -146,8 +143,23 @@ absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& re
   });
 }
 
+absl::StatusOr<KernelTable::Joint> CudaKernelTable::PrepareLrSchedule(const KernelRequest& request,
+                                                                      const KeepOnDevice& keep) {
+  const Binding b{cuda::kKernels, request};
+  kernels::LrSchedule schedule = LrScheduleOf(b);
+  const auto factors = b.attr<std::vector<double>>("factors");
+  if (!factors.empty()) {
+    const char* bytes = reinterpret_cast<const char*>(factors.data());
+    TACC_ASSIGN_OR_RETURN(const void* kept, keep({bytes, bytes + factors.size() * sizeof(double)}));
+    schedule.factors = static_cast<const double*>(kept);
+    schedule.num_factors = static_cast<int64_t>(factors.size());
+  }
+  return Joint{[schedule, step = b.in(0), y = b.out(0)] { cuda::kLrSchedule.LearningRate(schedule, step, y); }, 1};
+}
+
 absl::StatusOr<KernelTable::Joint> CudaKernelTable::PrepareFirst(absl::Span<const KernelRequest> requests,
                                                                  const KeepOnDevice& keep) const {
+  if (requests.front().node->op == "lr_schedule") return PrepareLrSchedule(requests.front(), keep);
   const auto op = ManyTensorOps().find(std::string(requests.front().node->op.name()));
   if (op == ManyTensorOps().end()) return KernelTable::PrepareFirst(requests, keep);
   const size_t num_nodes = NumIndependent(requests.subspan(0, op->second.max_nodes));

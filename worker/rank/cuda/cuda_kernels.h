@@ -32,13 +32,15 @@ class CudaKernelTable : public KernelTable {
 
   // Errors: as BindKernel; InvalidArgument too for attention that is too wide for a GPU.
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override;
-  // Independent updates of parameters by AdamW, casts and constants in one launch each, the squares of many tensors in
+  // Independent updates of parameters by one optimizer, casts and constants in one launch each, the squares of many tensors in
   // two.
   absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests, const KeepOnDevice& keep) const override;
 
  private:
   absl::StatusOr<Kernel> PrepareAttention(const KernelRequest& request) const;
   absl::StatusOr<Kernel> PrepareProduct(const KernelRequest& request) const;
+  // A table of factors goes to the device.
+  static absl::StatusOr<Joint> PrepareLrSchedule(const KernelRequest& request, const KeepOnDevice& keep);
 
   const PickAttention pick_attention_;
   const PickProduct pick_product_;

@@ -161,8 +161,8 @@ absl::StatusOr<Kernel> BatchMoments(const Binding& b) {
 
 }  // namespace
 
-std::map<std::string, PrepareKernel> WithImageKernels(std::map<std::string, PrepareKernel> kernels) {
-  kernels.insert({
+const std::map<std::string, PrepareKernel>& ImageKernels() {
+  static const std::map<std::string, PrepareKernel> table = {
       {"avg_pool", Resample<AvgPoolGridOf>},
       {"avg_pool_grad", ResampleGrad<AvgPoolGridOf>},
       {"batch_moments", BatchMoments},
@@ -176,8 +176,8 @@ std::map<std::string, PrepareKernel> WithImageKernels(std::map<std::string, Prep
       {"interpolate_grad", ResampleGrad<InterpolateGridOf>},
       {"max_pool", MaxPool},
       {"max_pool_grad", MaxPoolGrad},
-  });
-  return kernels;
+  };
+  return table;
 }
 
 }  // namespace tacc::worker

@@ -5,15 +5,12 @@
 #include <map>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "worker/rank/program/binding.h"
 
 namespace tacc::worker {
 
-using PrepareKernel = absl::StatusOr<Kernel> (*)(const Binding&);
-
-// `kernels`, by op, and those of images.
-std::map<std::string, PrepareKernel> WithImageKernels(std::map<std::string, PrepareKernel> kernels);
+// By op.
+const std::map<std::string, PrepareKernel>& ImageKernels();
 
 }  // namespace tacc::worker
 

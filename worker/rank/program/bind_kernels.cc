@@ -1,5 +1,6 @@
 #include "worker/rank/program/bind_kernels.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "worker/rank/program/bind_image_kernels.h"
+#include "worker/rank/program/bind_optimizer.h"
 #include "worker/rank/program/binding.h"
 #include "worker/rank/program/kernel_operands.h"
 
@@ -351,25 +353,6 @@ absl::StatusOr<Kernel> SumSquares(const Binding& b) {
   return Kernel([&k = b.kernels.sum_squares, xs = BoundedOperands(b), y = b.out(0)] { k.SumSquares(xs, y); });
 }
 
-absl::StatusOr<Kernel> AdamW(const Binding& b) {
-  return Kernel([&k = b.kernels.adamw, p = AdamWParametersOf(b), scalars = AdamWScalarsOf(b), w = b.in(0), m = b.in(1),
-                 v = b.in(2), g = b.in(3), new_w = b.out(0), new_m = b.out(1), new_v = b.out(2),
-                 copy = b.out_or_absent(3)] { k.AdamW(w, m, v, g, scalars, p, new_w, new_m, new_v, copy); });
-}
-
-absl::StatusOr<Kernel> LrSchedule(const Binding& b) {
-  const std::string type = b.attr<std::string>("type");
-  kernels::LrSchedule schedule{.learning_rate = b.attr<double>("learning_rate"),
-                               .warmup_steps = b.attr<int64_t>("warmup_steps"),
-                               .max_steps = b.attr<int64_t>("max_steps"),
-                               .min_lr_ratio = b.attr<double>("min_lr_ratio")};
-  schedule.type = type == "cosine"   ? kernels::LrScheduleType::kCosine
-                  : type == "linear" ? kernels::LrScheduleType::kLinear
-                                     : kernels::LrScheduleType::kConstant;
-  return Kernel(
-      [&k = b.kernels.lr_schedule, schedule, step = b.in(0), y = b.out(0)] { k.LearningRate(schedule, step, y); });
-}
-
 absl::StatusOr<Kernel> MaskPadding(const Binding& b) {
   return Kernel([&k = b.kernels.shape, bounds = b.in_bounds(0), x = b.in(0), y = b.out(0)] {
     k.CopyBytes(x.data, y.data, y.bytes());
@@ -378,8 +361,7 @@ absl::StatusOr<Kernel> MaskPadding(const Binding& b) {
 }
 
 const std::map<std::string, PrepareKernel>& Table() {
-  static const std::map<std::string, PrepareKernel> table = WithImageKernels({
-      {"adamw", AdamW},
+  static const std::map<std::string, PrepareKernel> table = {
       {"add", Binary<BinaryOp::kAdd>},
       {"add_layer_norm", AddLayerNorm},
       {"add_rms_norm", AddRmsNorm},
@@ -425,7 +407,6 @@ const std::map<std::string, PrepareKernel>& Table() {
       {"layer_norm_grad_accumulate", LayerNormGradAccumulate},
       {"log", Unary<UnaryOp::kLog>},
       {"logsumexp", LogSumExp},
-      {"lr_schedule", LrSchedule},
       {"mask_padding", MaskPadding},
       {"maximum", Binary<BinaryOp::kMaximum>},
       {"minimum", Binary<BinaryOp::kMinimum>},
@@ -470,26 +451,36 @@ const std::map<std::string, PrepareKernel>& Table() {
       {"top_k", TopK},
       {"top_k_grad", TopKGrad},
       {"transpose", Transpose},
-  });
+  };
   return table;
+}
+
+const PrepareKernel* Find(const std::string& op) {
+  for (const auto* table : {&Table(), &ImageKernels(), &OptimizerKernels()}) {
+    if (const auto it = table->find(op); it != table->end()) return &it->second;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 absl::StatusOr<Kernel> BindKernel(const kernels::Kernels& kernels, const KernelRequest& request) {
-  const auto it = Table().find(std::string(request.node->op.name()));
-  if (it == Table().end()) {
+  const PrepareKernel* prepare = Find(std::string(request.node->op.name()));
+  if (prepare == nullptr) {
     std::string types;
     for (const TensorView& x : request.in) absl::StrAppend(&types, types.empty() ? "" : ", ", kernels::Name(x.dtype));
     return absl::UnimplementedError(
         absl::StrCat("the ", kernels.device, " has no kernel for ", request.node->op.name(), "(", types, ")"));
   }
-  return it->second(Binding{kernels, request});
+  return (*prepare)(Binding{kernels, request});
 }
 
 std::vector<std::string> BoundOps() {
   std::vector<std::string> names;
-  for (const auto& [op, prepare] : Table()) names.push_back(op);
+  for (const auto* table : {&Table(), &ImageKernels(), &OptimizerKernels()}) {
+    for (const auto& [op, prepare] : *table) names.push_back(op);
+  }
+  std::sort(names.begin(), names.end());
   return names;
 }
 

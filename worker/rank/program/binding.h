@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "graph/ir/sequence_order.h"
 #include "kernels/contract/kernels.h"
 #include "worker/rank/device/kernel_table.h"
@@ -74,6 +75,9 @@ struct Binding {
     return bounds;
   }
 };
+
+// Makes the kernel of a node, or says why there is none.
+using PrepareKernel = absl::StatusOr<Kernel> (*)(const Binding&);
 
 }  // namespace tacc::worker
 

@@ -1,8 +1,12 @@
 #include "worker/rank/program/kernel_operands.h"
 
+#include <map>
 #include <string>
+#include <tuple>
 
+#include "absl/strings/string_view.h"
 #include "graph/ops/attention_operands.h"
+#include "graph/ops/update_operands.h"
 
 namespace tacc::worker {
 namespace {
@@ -118,14 +122,31 @@ kernels::TopKWeights TopKWeightsOf(const Binding& b) {
   return b.attr<bool>("normalize") ? kernels::TopKWeights::kNormalized : kernels::TopKWeights::kPlain;
 }
 
-kernels::AdamWParameters AdamWParametersOf(const Binding& b) {
-  return {.beta1 = b.attr<double>("beta1"),
-          .beta2 = b.attr<double>("beta2"),
-          .epsilon = b.attr<double>("epsilon"),
-          .weight_decay = b.attr<double>("weight_decay")};
+kernels::WeightUpdate WeightUpdateOf(const Binding& b) {
+  using kernels::UpdateKind;
+  static const std::map<absl::string_view, UpdateKind> kinds = {{"adam", UpdateKind::kAdam},
+                                                                {"adamw", UpdateKind::kAdamW},
+                                                                {"lion", UpdateKind::kLion},
+                                                                {"moving_average", UpdateKind::kMovingAverage},
+                                                                {"sgd", UpdateKind::kSgd}};
+  const size_t num_states = b.request.in.size() - graph::kUpdateOperandsBesideStates, first = 1 + num_states;
+  kernels::WeightUpdate update{.w = b.in(0),
+                               .g = b.in(first),
+                               .scalars = {b.in(first + 1), b.in(first + 2), b.in(first + 3), b.in(first + 4)},
+                               .parameters = {.kind = kinds.at(b.request.node->op.name()),
+                                              .beta1 = b.attr<double>("beta1"),
+                                              .beta2 = b.attr<double>("beta2"),
+                                              .epsilon = b.attr<double>("epsilon"),
+                                              .weight_decay = b.attr<double>("weight_decay"),
+                                              .momentum = b.attr<double>("momentum"),
+                                              .dampening = b.attr<double>("dampening"),
+                                              .nesterov = b.attr<bool>("nesterov")},
+                               .new_w = b.out(0),
+                               .copy = b.out_or_absent(1 + num_states)};
+  if (num_states > 0) std::tie(update.m, update.new_m) = std::tuple(b.in(1), b.out(1));
+  if (num_states > 1) std::tie(update.v, update.new_v) = std::tuple(b.in(2), b.out(2));
+  return update;
 }
-
-kernels::AdamWScalars AdamWScalarsOf(const Binding& b) { return {b.in(4), b.in(5), b.in(6), b.in(7)}; }
 
 std::vector<kernels::BoundedTensor> BoundedOperands(const Binding& b) {
   std::vector<kernels::BoundedTensor> operands;

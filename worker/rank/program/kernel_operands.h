@@ -35,9 +35,8 @@ AttentionOf AttentionOfNode(const Binding& b);
 kernels::TopKGroups TopKGroupsOf(const Binding& b);
 kernels::TopKWeights TopKWeightsOf(const Binding& b);
 
-// Of a node of AdamW.
-kernels::AdamWParameters AdamWParametersOf(const Binding& b);
-kernels::AdamWScalars AdamWScalarsOf(const Binding& b);
+// Of a node that updates a weight element by element (UpdateOp, graph/ops/update_ops.h).
+kernels::WeightUpdate WeightUpdateOf(const Binding& b);
 
 // All operands of a node, each with how much of it exists.
 std::vector<kernels::BoundedTensor> BoundedOperands(const Binding& b);

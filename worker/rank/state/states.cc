@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -118,7 +119,8 @@ Rectangle RankStates::RectangleOf(const State& state) const {
 
 bool RankStates::IsSaved(const State& state) const {
   if (state.kind == StateKind::kWeight) return saves_frozen_ || state.role != graph::WeightRole::kFrozen;
-  return state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
+  return state.kind == StateKind::kOptimizer || state.kind == StateKind::kAverage ||
+         state.kind == StateKind::kLossScale;
 }
 
 // Ranks that hold the same rectangle differ on axes that do not shard the state only, or are on stages that share it.
@@ -227,14 +229,14 @@ absl::Status RankStates::Fill(const State& state, const State& source, const Rea
   return content.WriteBack();
 }
 
-absl::Status RankStates::FillCopies(const ReadFloat& read) {
+absl::Status RankStates::FillFromWeights(StateKind kind, const ReadFloat& read) {
   for (const State& state : program_.states) {
-    if (state.kind != StateKind::kCopy) continue;
+    if (state.kind != kind) continue;
     const std::string weight_name = graph::WeightState(ParameterOf(state));
     const State* weight = program_.FindState(weight_name);
     if (weight == nullptr)
       return absl::InvalidArgumentError(
-          absl::StrCat("state \"", state.name, "\" is a copy, but there is no \"", weight_name, "\""));
+          absl::StrCat("state \"", state.name, "\" begins as a weight, but there is no \"", weight_name, "\""));
     const TensorView place = views_(weight_name);
     const bool lies_alike = weight->placement.sharding == state.placement.sharding &&
                             weight->placement.global.dims == state.placement.global.dims;
@@ -273,10 +275,46 @@ absl::Status RankStates::Initialize(const InitialWeights& initial) {
     if (state.kind == StateKind::kWeight || state.kind == StateKind::kLossScale)
       TACC_RETURN_IF_ERROR(Fill(state, state, read));
   }
-  return FillCopies(read);
+  TACC_RETURN_IF_ERROR(FillFromWeights(StateKind::kAverage, read));
+  return FillFromWeights(StateKind::kCopy, read);
+}
+
+absl::Status RankStates::CheckOptimizer(const Checkpoint& checkpoint) const {
+  const auto& tensors = checkpoint.manifest().tensors;
+  std::set<std::string> mine, there, parameters;
+  // Of what the checkpoint has at all; and of this rank: a stage of a pipeline has some of the parameters.
+  const auto has_weight = [&](const State& state) { return tensors.count(graph::WeightState(ParameterOf(state))) > 0; };
+  for (const State& state : program_.states) {
+    if (!has_weight(state)) continue;
+    if (state.kind == StateKind::kOptimizer || state.kind == StateKind::kAverage) mine.insert(state.name);
+    if (state.kind == StateKind::kWeight && IsTrained(state.role)) parameters.insert(ParameterOf(state));
+  }
+  std::vector<absl::string_view> prefixes = StateNamePrefixes(StateKind::kOptimizer);
+  for (const absl::string_view prefix : StateNamePrefixes(StateKind::kAverage)) prefixes.push_back(prefix);
+  for (const absl::string_view prefix : prefixes) {
+    for (const std::string& parameter : parameters) {
+      const std::string name = absl::StrCat(prefix, parameter);
+      if (tensors.count(name) > 0) there.insert(name);
+    }
+  }
+  const auto another = [&](const std::string& name, const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.path(), ": ", what, " \"", name, "\": it was written by a job with another optimizer (train.optim, ",
+        "train.momentum, train.param_groups or train.ema_decay), whose states this one cannot go on with; give what "
+        "that job had, or begin ",
+        "from its exported model with checkpoint.resume_from_checkpoint: never"));
+  };
+  for (const std::string& name : mine) {
+    if (there.count(name) == 0) return another(name, "no tensor");
+  }
+  for (const std::string& name : there) {
+    if (mine.count(name) == 0) return another(name, "a tensor");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RankStates::Load(const Checkpoint& checkpoint, const InitialWeights& initial) {
+  TACC_RETURN_IF_ERROR(CheckOptimizer(checkpoint));
   ClearAll();
   saves_frozen_ = initial.model == nullptr;
   const ReadFloat read = [&](const State& state, const graph::Dims& dims, const Rectangle& rectangle,
@@ -309,7 +347,7 @@ absl::Status RankStates::Load(const Checkpoint& checkpoint, const InitialWeights
   for (const State& state : program_.states) {
     if (IsSaved(state) || state.kind == StateKind::kWeight) TACC_RETURN_IF_ERROR(Fill(state, state, read));
   }
-  return FillCopies(read);
+  return FillFromWeights(StateKind::kCopy, read);
 }
 
 std::vector<ShardTensor> RankStates::DescribeShard() const {

@@ -80,6 +80,8 @@ class RankStates {
   static absl::Status ReadRandom(const graph::State& weight, const graph::Dims& dims, const Rectangle& wanted,
                                  uint64_t seed, float* out);
   Rectangle RectangleOf(const graph::State& state) const;
+  // InvalidArgument: the checkpoint has states of another optimizer.
+  absl::Status CheckOptimizer(const Checkpoint& checkpoint) const;
   bool IsSaved(const graph::State& state) const;
   bool IsFirstReplica(const graph::State& state) const;
   // The shard without data.
@@ -92,7 +94,7 @@ class RankStates {
   absl::Status CopyOut(const kernels::TensorView& place, const Rectangle& logical, char* to) const;
   // Fills this rank's part of `state` with the values of `source`.
   absl::Status Fill(const graph::State& state, const graph::State& source, const ReadFloat& read);
-  absl::Status FillCopies(const ReadFloat& read);
+  absl::Status FillFromWeights(graph::StateKind kind, const ReadFloat& read);
 
   const graph::Program& program_;
   int64_t rank_;

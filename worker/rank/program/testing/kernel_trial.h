@@ -43,7 +43,7 @@ class KernelTrial {
  private:
   graph::OpTable ops_;
   graph::OpCase case_;
-  std::vector<kernels::reference::Buffer> in_, out_;
+  std::vector<kernels::reference::Buffer> in_, out_, kept_;
   std::vector<interpreter::Array> arrays_;
   KernelRequest request_;
 };

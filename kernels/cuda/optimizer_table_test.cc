@@ -1,11 +1,10 @@
 // Many updates in one launch, beside one call each.
-#include "kernels/contract/adamw.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
+#include "kernels/contract/optimizer.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/many_tensors.h"
 #include "kernels/reference/buffer.h"
@@ -35,8 +34,12 @@ struct State {
     for (double& value : x.values) value *= value;
     return x;
   }
-  AdamWUpdate Update(const AdamWScalars& scalars, double weight_decay) const {
-    return {w, m, v, g, scalars, {0.9, 0.95, 1e-8, weight_decay}, new_w, new_m, new_v, copy};
+  WeightUpdate Update(const UpdateScalars& scalars, double weight_decay) const {
+    return {w, m, v, g, scalars, {UpdateKind::kAdamW, 0.9, 0.95, 1e-8, weight_decay}, new_w, new_m, new_v, copy};
+  }
+  // Without states.
+  WeightUpdate PlainUpdate(const UpdateScalars& scalars) const {
+    return {w, {}, {}, g, scalars, {.kind = UpdateKind::kSgd}, new_w, {}, {}, copy};
   }
 
   Buffer w, m, v, g, new_w, new_m, new_v, copy;
@@ -46,11 +49,11 @@ bool SameBits(const Buffer& a, const Buffer& b) {
   return std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.view().bytes())) == 0;
 }
 
-TEST(AdamWMany, EqualsTheSingleUpdatesToTheBit) {
+TEST(UpdateMany, EqualsTheSingleUpdatesToTheBit) {
   const Buffer lr = Scalar(3e-3), slow = Scalar(1e-4), scale = Scalar(0.5), count = Scalar(7), bad = Scalar(NAN);
   for (double apply_value : {1.0, 0.0}) {
     const Buffer apply = Scalar(apply_value);
-    const AdamWScalars scalars{lr, scale, apply, count}, others{slow, apply_value == 0 ? bad : scale, apply, count};
+    const UpdateScalars scalars{lr, scale, apply, count}, others{slow, apply_value == 0 ? bad : scale, apply, count};
     std::vector<State> many, single;
     for (std::vector<State>* states : {&many, &single}) {
       for (Buffer::Placement placement : {Buffer::Placement::kAligned, Buffer::Placement::kOffByOne}) {
@@ -61,18 +64,18 @@ TEST(AdamWMany, EqualsTheSingleUpdatesToTheBit) {
         states->emplace_back(int64_t{20000}, DType::kF64, DType::kF32, placement);
       }
     }
-    std::vector<AdamWUpdate> updates;
+    std::vector<WeightUpdate> updates;
     for (size_t i = 0; i < many.size(); ++i) {
       updates.push_back(many[i].Update(i % 2 == 0 ? scalars : others, 0.01 * i));
-      const AdamWUpdate u = single[i].Update(i % 2 == 0 ? scalars : others, 0.01 * i);
-      kAdamW.AdamW(u.w, u.m, u.v, u.g, u.scalars, u.parameters, u.new_w, u.new_m, u.new_v, u.copy);
+      const WeightUpdate u = single[i].Update(i % 2 == 0 ? scalars : others, 0.01 * i);
+      kOptimizer.Update(u);
     }
-    TensorTable table = AdamWTable(updates);
+    TensorTable table = UpdateTable(updates);
     EXPECT_EQ(table.num_tensors, 14);  // not the empty ones
     const std::vector<char> device = table.image;
     table.device = device.data();
     table.image.assign(table.image.size(), 0);  // not read any more
-    AdamWMany(table);
+    UpdateMany(table);
     for (size_t i = 0; i < many.size(); ++i) {
       const State &a = many[i], &b = single[i];
       EXPECT_TRUE(SameBits(a.new_w, b.new_w) && SameBits(a.new_m, b.new_m) && SameBits(a.new_v, b.new_v)) << i;
@@ -84,11 +87,27 @@ TEST(AdamWMany, EqualsTheSingleUpdatesToTheBit) {
   }
 }
 
-TEST(AdamWMany, TakesNoUpdates) {
-  const TensorTable table = AdamWTable({});
+TEST(UpdateMany, TakesSeveralOptimizers) {
+  const Buffer lr = Scalar(3e-3), scale = Scalar(0.5), count = Scalar(7), apply = Scalar(1);
+  const UpdateScalars scalars{lr, scale, apply, count};
+  std::vector<State> many, single;
+  for (std::vector<State>* states : {&many, &single}) {
+    for (int64_t n : {20000, 20003}) states->emplace_back(n, DType::kF32, DType::kF32, Buffer::Placement::kAligned);
+  }
+  TensorTable table = UpdateTable({many[0].Update(scalars, 0.1), many[1].PlainUpdate(scalars)});
+  table.device = table.image.data();
+  UpdateMany(table);
+  kOptimizer.Update(single[0].Update(scalars, 0.1));
+  kOptimizer.Update(single[1].PlainUpdate(scalars));
+  for (int i : {0, 1}) EXPECT_TRUE(SameBits(many[i].new_w, single[i].new_w) && SameBits(many[i].copy, single[i].copy));
+  EXPECT_TRUE(SameBits(many[0].new_m, single[0].new_m));
+}
+
+TEST(UpdateMany, TakesNoUpdates) {
+  const TensorTable table = UpdateTable({});
   EXPECT_EQ(table.num_chunks, 0);
   EXPECT_TRUE(table.image.empty());
-  AdamWMany(table);  // Nothing to launch.
+  UpdateMany(table);  // Nothing to launch.
 }
 
 }  // namespace
