@@ -38,6 +38,8 @@ class JobValidator {
   void CheckPins(const v1::DistSpec& dist);
   void CheckModel(const v1::JobSpec& spec);
   void CheckTrain(const v1::JobSpec& spec);
+  void CheckOptimizer(const v1::TrainSpec& train);
+  void CheckSchedule(const v1::TrainSpec& train);
   void CheckFinetuning(const v1::JobSpec& spec);
 
   // The sizes of the layout that the job sets.
