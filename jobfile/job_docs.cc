@@ -145,26 +145,43 @@ class Writer {
       for (int i = 0; i < values->value_count(); ++i) {
         if (values->value(i)->number() == 0) continue;
         const std::string name = EnumValueInJobFile(*values->value(i));
-        absl::StrAppend(&out_, Wrapped(absl::StrCat("- `", name, "`: ", Comment(*values->value(i))), "  "), "\n");
+        // A further name of a value is the value.
+        const auto* first = values->FindValueByNumber(values->value(i)->number());
+        const std::string meaning = first == values->value(i) || HasComment(*values->value(i))
+                                        ? Comment(*values->value(i))
+                                        : absl::StrCat("the same as `", EnumValueInJobFile(*first), "`.");
+        absl::StrAppend(&out_, Wrapped(absl::StrCat("- `", name, "`: ", meaning), "  "), "\n");
       }
     }
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor* field = type.field(i);
-      if (field->message_type() != nullptr && !field->is_map())
-        Section(*field->message_type(), path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
+      const Descriptor* section = SectionOf(*field);
+      if (section != nullptr) Section(*section, path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
     }
+  }
+
+  template <typename D>
+  static bool HasComment(const D& descriptor) {
+    google::protobuf::SourceLocation location;
+    return descriptor.GetSourceLocation(&location) && !location.leading_comments.empty();
+  }
+
+  // What a field, or each entry of a map, holds fields of; null: none.
+  static const Descriptor* SectionOf(const FieldDescriptor& field) {
+    return field.is_map() ? field.message_type()->map_value()->message_type() : field.message_type();
   }
 
   static std::string Escaped(const std::string& text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
 
   std::string Type(const FieldDescriptor& field, const std::string& path) {
     const v1::FieldRule& rule = field.options().GetExtension(v1::rule);
-    if (field.is_map()) return "map of names to texts";
-    if (field.message_type() != nullptr) {
+    if (SectionOf(field) != nullptr) {
       // The anchor of a heading drops dots and backticks.
       const std::string section = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());
-      return absl::StrCat("[section](#", absl::StrReplaceAll(section, {{".", ""}}), ")");
+      return absl::StrCat(field.is_map() ? "map of names to " : "", "[section", field.is_map() ? "s" : "", "](#",
+                          absl::StrReplaceAll(section, {{".", ""}}), ")");
     }
+    if (field.is_map()) return "map of names to texts";
     if (field.enum_type() != nullptr) {
       std::vector<std::string> names;
       for (int i = 0; i < field.enum_type()->value_count(); ++i) {
@@ -187,7 +204,8 @@ class Writer {
       default:
         type = rule.path() ? "path" : "text";
     }
-    if (field.is_repeated()) type = "list of text";
+    if (field.is_repeated())
+      type = field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "list of numbers" : "list of text";
     for (const std::string& word : rule.path_word()) absl::StrAppend(&type, ", `", word, "`");
     std::vector<std::string> bounds;
     if (rule.has_min()) bounds.push_back(absl::StrCat("at least ", rule.min()));

@@ -327,16 +327,23 @@ class Reader {
     }
   }
 
-  // A list of texts, or one text.
+  // A list of texts or of numbers, or one.
   void ReadList(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
+    const bool has_numbers = field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE;
     const auto add = [&](const YamlNode& item, const std::string& item_name) {
       places_[item_name] = item.place;
+      if (has_numbers) {
+        if (const auto value = Take(ReadDouble(item, item_name), item_name, item))
+          message->GetReflection()->AddDouble(message, field, *value);
+        return;
+      }
       if (const auto value = Take(ReadString(item, item_name), item_name, item))
         message->GetReflection()->AddString(message, field, *value);
     };
     if (node.kind != YamlNode::Kind::kList) {
       if (node.kind == YamlNode::Kind::kMap) {
-        Fail(name, node.place, absl::StrCat(name, " wants a list of names, not a map"));
+        Fail(name, node.place,
+             absl::StrCat(name, " wants a list of ", has_numbers ? "numbers" : "names", ", not a map"));
       } else {
         add(node, name);
       }
@@ -345,16 +352,25 @@ class Reader {
     for (size_t i = 0; i < node.items.size(); ++i) add(node.items[i], absl::StrCat(name, "[", i, "]"));
   }
 
-  // A map of texts.
+  // A map of texts or of sections.
   void ReadMap(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
     if (node.kind != YamlNode::Kind::kMap) {
-      Fail(name, node.place, absl::StrCat(name, " wants a map of names to texts, not ", KindOf(node)));
+      Fail(name, node.place,
+           absl::StrCat(name, " wants a map of names to ",
+                        field->message_type()->map_value()->message_type() == nullptr ? "texts" : "fields", ", not ",
+                        KindOf(node)));
       return;
     }
     const Descriptor& entry = *field->message_type();
     for (size_t i = 0; i < node.keys.size(); ++i) {
       const std::string item_name = absl::StrCat(name, "[", Quoted(node.keys[i].text), "]");
       places_[item_name] = node.items[i].place;
+      if (entry.map_value()->message_type() != nullptr) {
+        Message* added = message->GetReflection()->AddMessage(message, field);
+        added->GetReflection()->SetString(added, entry.map_key(), node.keys[i].text);
+        ReadMessage(node.items[i], item_name, added->GetReflection()->MutableMessage(added, entry.map_value()));
+        continue;
+      }
       const auto value = Take(ReadString(node.items[i], item_name), item_name, node.items[i]);
       if (!value.has_value()) continue;
       Message* added = message->GetReflection()->AddMessage(message, field);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -128,6 +129,27 @@ TEST(JobFileTest, OneNameIsAListOfOne) {
   ExpectJob(std::string(kSixLines) + "dist: {fsdp: {wrap_layer_cls: LlamaDecoderLayer}}\n",
             "name: 'tiny' model { path: '/home/ada/model' } data { path: '/home/ada/data' } train { max_steps: 100 } "
             "dist { fsdp { wrap_layer_cls: 'LlamaDecoderLayer' } } checkpoint { dir: '/home/ada/runs/tiny' }");
+}
+
+TEST(JobFileTest, ReadsMapsOfSectionsAndListsOfNumbers) {
+  const std::string text =
+      absl::StrReplaceAll(kSixLines, {{"{max_steps: 100}",
+                                       "{max_steps: 100, optim: adamw_torch, lr_factors: [1, 5e-1], "
+                                       "param_groups: {\"*.bias\": {weight_decay: 0}}}"}});
+  EXPECT_NE(text, kSixLines);
+  ExpectJob(
+      text,
+      "name: 'tiny' model { path: '/home/ada/model' } data { path: '/home/ada/data' } train { max_steps: 100 "
+      "optim: OPTIM_ADAMW lr_factors: 1 lr_factors: 0.5 param_groups { key: '*.bias' value { weight_decay: 0 } } } "
+      "checkpoint { dir: '/home/ada/runs/tiny' }");
+  EXPECT_EQ(SetError({"train.param_groups={a: {lr: 1}}"}),
+            "--set train.param_groups={a: {lr: 1}}: unknown field \"lr\" in train.param_groups[\"a\"]; "
+            "write train.learning_rate");
+  EXPECT_EQ(SetError({"train.param_groups={a: 3}"}),
+            "--set train.param_groups={a: 3}: train.param_groups[\"a\"] wants fields (learning_rate, weight_decay, "
+            "optim), not a number");
+  EXPECT_EQ(SetError({"train.lr_factors=[1, x]"}),
+            "--set train.lr_factors=[1, x]: train.lr_factors[1] = x is not a number");
 }
 
 TEST(JobFileTest, ByteOrderMarkAndCarriageReturnsAreFine) {

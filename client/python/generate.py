@@ -116,10 +116,10 @@ def config_class(message: str) -> str:
 
 
 def config_type(schema: Schema, message: str, field: Field) -> str:
-    if schema.map_entry(message, field):
-        return "Mapping[str, str]"
+    if entry := schema.map_entry(message, field):
+        return "Mapping[str, Mapping[str, object]]" if entry.field[1].type == Field.TYPE_MESSAGE else "Mapping[str, str]"
     if field.label == Field.LABEL_REPEATED:
-        return "Iterable[str] | str"
+        return "Iterable[float] | float" if field.type == Field.TYPE_DOUBLE else "Iterable[str] | str"
     if field.type == Field.TYPE_ENUM:
         return "Literal[" + ", ".join(f'"{value}"' for value in schema.values(type_name(field))[:-1]) + "]"
     if schema.rule(field).path:
@@ -216,7 +216,8 @@ def train_options(schema: Schema) -> str:
     """The fields of the section `train` as keyword arguments."""
     out = ['\n\nclass TrainOptions(TypedDict, total=False):\n    """Keyword arguments with the fields of `train` (`TrainConfig` says what they mean)."""\n\n']
     for field in schema.messages["TrainSpec"].field:
-        of = "Mapping[str, object]" if field.type == Field.TYPE_MESSAGE else config_type(schema, "TrainSpec", field)
+        is_section = field.type == Field.TYPE_MESSAGE and not schema.map_entry("TrainSpec", field)
+        of = "Mapping[str, object]" if is_section else config_type(schema, "TrainSpec", field)
         out.append(f"    {field.name}: {of} | None\n")
     return "".join(out)
 

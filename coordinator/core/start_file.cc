@@ -20,7 +20,8 @@ using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Adds the fields that are set to `out`, by their paths: "train.max_steps". Maps and lists hold strings.
+// Adds the fields that are set to `out`, by their paths: "train.max_steps". Maps hold strings or messages, lists strings
+// or numbers.
 void Flatten(const google::protobuf::Message& message, const std::string& prefix, Json* out) {
   using google::protobuf::FieldDescriptor;
   std::vector<const FieldDescriptor*> fields;
@@ -29,18 +30,26 @@ void Flatten(const google::protobuf::Message& message, const std::string& prefix
   for (const FieldDescriptor* field : fields) {
     const std::string name = absl::StrCat(prefix, field->name());
     if (field->is_map()) {
-      std::map<std::string, std::string> entries;  // the map's own order is not defined
+      std::map<std::string, Json> entries;  // the map's own order is not defined
       for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
         const google::protobuf::Message& entry = reflection.GetRepeatedMessage(message, field, i);
-        const auto text = [&](const FieldDescriptor* part) { return entry.GetReflection()->GetString(entry, part); };
-        entries[text(field->message_type()->map_key())] = text(field->message_type()->map_value());
+        const FieldDescriptor* of = field->message_type()->map_value();
+        Json& value = entries[entry.GetReflection()->GetString(entry, field->message_type()->map_key())];
+        if (of->message_type() == nullptr) {
+          value = entry.GetReflection()->GetString(entry, of);
+        } else {
+          value = Json::object();
+          Flatten(entry.GetReflection()->GetMessage(entry, of), "", &value);
+        }
       }
       (*out)[name] = entries;
       continue;
     }
     if (field->is_repeated()) {
       for (int i = 0; i < reflection.FieldSize(message, field); ++i)
-        (*out)[name].push_back(reflection.GetRepeatedString(message, field, i));
+        (*out)[name].push_back(field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE
+                                   ? Json(reflection.GetRepeatedDouble(message, field, i))
+                                   : Json(reflection.GetRepeatedString(message, field, i)));
       continue;
     }
     switch (field->cpp_type()) {

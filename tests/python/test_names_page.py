@@ -43,6 +43,7 @@ def fields() -> dict[str, list[str]]:
     def walk(section, path: str) -> None:
         for name in section._fields:
             if name in section._sections:
+                found.setdefault(name, []).append(f"{path}{name}")
                 walk(section._sections[name], f"{path}{name}.")
             elif f"{path}{name}" not in NAMES:
                 found.setdefault(name, []).append(f"{path}{name}")

@@ -124,8 +124,8 @@ void GraphPartitioner::BringToUpdate(ValueId v) {
   candidates.push_back(WeightState(gradient_of_[v]));
   for (const std::string& name : candidates) {
     const State* state = states_.Find(name);
-    if (state == nullptr || state->placement.global.dims != logical_.type(v).dims) continue;
-    homes_[v] = Reshard(v, state->placement.sharding);
+    if (state == nullptr || state->logical_dims() != forms_.at(gradient_of_[v]).dims) continue;
+    if (state->placement.global.dims == logical_.type(v).dims) homes_[v] = Reshard(v, state->placement.sharding);
     return;
   }
 }

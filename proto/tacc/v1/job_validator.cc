@@ -27,6 +27,7 @@ using google::protobuf::Reflection;
 constexpr size_t kMaxNameBytes = 63;
 constexpr size_t kMaxStringBytes = 4096;
 constexpr int kMaxListEntries = 64;
+constexpr int kMaxNumbers = 1 << 17;
 
 std::string Join(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
@@ -173,6 +174,15 @@ void JobValidator::CheckString(const std::string& value, const v1::FieldRule& ru
 void JobValidator::CheckList(const Message& message, const FieldDescriptor* field, const std::string& name) {
   const Reflection& reflection = *message.GetReflection();
   const int size = reflection.FieldSize(message, field);
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+    if (size > kMaxNumbers)
+      Add(name, absl::StrCat(name, " has ", size, " numbers; at most ", kMaxNumbers, " are allowed"));
+    for (int i = 0; i < std::min(size, kMaxNumbers); ++i) {
+      CheckBounds(reflection.GetRepeatedDouble(message, field, i), field->options().GetExtension(v1::rule),
+                  absl::StrCat(name, "[", i, "]"));
+    }
+    return;
+  }
   if (size > kMaxListEntries) {
     Add(name, absl::StrCat(name, " has ", size, " entries; at most ", kMaxListEntries, " are allowed"));
     return;
@@ -192,9 +202,16 @@ void JobValidator::CheckMap(const Message& message, const FieldDescriptor* field
     Add(name, absl::StrCat(name, " has ", size, " entries; at most ", kMaxListEntries, " are allowed"));
     return;
   }
+  const FieldDescriptor* value_of = field->message_type()->map_value();
   std::map<std::string, std::string> entries;
   for (int i = 0; i < size; ++i) {
     const Message& entry = reflection.GetRepeatedMessage(message, field, i);
+    if (value_of->message_type() != nullptr) {
+      const std::string key = entry.GetReflection()->GetString(entry, field->message_type()->map_key());
+      CheckString(key, v1::FieldRule::default_instance(), absl::StrCat("a name in ", name));
+      CheckMessage(entry.GetReflection()->GetMessage(entry, value_of), absl::StrCat(name, "[", QuotedText(key), "]"));
+      continue;
+    }
     const auto text = [&](const char* part) {
       return entry.GetReflection()->GetString(entry, field->message_type()->FindFieldByName(part));
     };

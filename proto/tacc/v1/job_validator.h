@@ -39,6 +39,8 @@ class JobValidator {
   void CheckModel(const v1::JobSpec& spec);
   void CheckData(const v1::JobSpec& spec);
   void CheckTrain(const v1::JobSpec& spec);
+  void CheckOptimizer(const v1::TrainSpec& train);
+  void CheckSchedule(const v1::TrainSpec& train);
   void CheckFinetuning(const v1::JobSpec& spec);
 
   // The sizes of the layout that the job sets.

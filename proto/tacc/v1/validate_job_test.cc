@@ -148,6 +148,52 @@ TEST(ValidateJobTest, ChecksPins) {
   EXPECT_THAT(pin(""), ElementsAre("dist.pins[\"a.*.weight\"] is empty"));
 }
 
+TEST(ValidateJobTest, ChecksTheOptimizer) {
+  EXPECT_THAT(Messages("train { optim: OPTIM_SGD momentum: 0.9 nesterov: true }"), IsEmpty());
+  EXPECT_THAT(Messages("train { optim: OPTIM_MUON momentum: 0.9 ns_steps: 3 }"), IsEmpty());
+  EXPECT_THAT(Messages("train { param_groups { key: '*.q' value { optim: OPTIM_SGD } } momentum: 0.9 }"), IsEmpty());
+  EXPECT_THAT(Messages("train { momentum: 0.9 }"),
+              ElementsAre("train.momentum is of train.optim: sgd or muon; set that, or leave it out"));
+  EXPECT_THAT(Messages("train { optim: OPTIM_SGD ns_steps: 3 }"),
+              ElementsAre("train.ns_steps is of train.optim: muon; set that, or leave it out"));
+  EXPECT_THAT(Messages("train { optim: OPTIM_SGD nesterov: true }"),
+              ElementsAre("train.nesterov with sgd needs train.momentum above 0 and no train.dampening"));
+  EXPECT_THAT(Messages("train { optim: OPTIM_SGD dampening: 0.5 }"),
+              ElementsAre("train.dampening needs train.momentum above 0"));
+  EXPECT_THAT(Messages("train { optim: OPTIM_SGD momentum: 1 }"),
+              ElementsAre("train.momentum = 1 is too large; it must be less than 1"));
+}
+
+TEST(ValidateJobTest, ChecksGroupsOfParameters) {
+  EXPECT_THAT(Messages("train { param_groups { key: '*.bias' value { weight_decay: 0 } } }"), IsEmpty());
+  EXPECT_THAT(Messages("train { param_groups { key: '*.bias' value {} } }"),
+              ElementsAre("train.param_groups[\"*.bias\"] says nothing; give learning_rate, weight_decay or optim, or "
+                          "leave it out"));
+  EXPECT_THAT(Messages("train { param_groups { key: '*.bias' value { learning_rate: 0 } } }"),
+              ElementsAre("train.param_groups[\"*.bias\"].learning_rate = 0 is too small; it must be more than 0"));
+}
+
+TEST(ValidateJobTest, ChecksTheSchedule) {
+  EXPECT_THAT(Messages("train { lr_factors: 1 lr_factors: 0.5 }"), IsEmpty());
+  EXPECT_THAT(Messages("train { lr_scheduler_type: LR_SCHEDULER_TYPE_POLYNOMIAL lr_scheduler_kwargs { power: 2 } }"),
+              IsEmpty());
+  EXPECT_THAT(Messages("train { lr_factors: 1 lr_factors: -0.5 }"),
+              ElementsAre("train.lr_factors[1] = -0.5 is too small; the smallest is 0"));
+  EXPECT_THAT(Messages("train { lr_factors: 1 warmup_steps: 3 max_steps: 9 }"),
+              ElementsAre("train.lr_factors and train.warmup_steps are both given; keep one"));
+  EXPECT_THAT(Messages("train { lr_factors: 1 lr_factors_path: '/f' }"),
+              ElementsAre("train.lr_factors and train.lr_factors_path are both given; keep one"));
+  EXPECT_THAT(Messages("train { lr_scheduler_kwargs { power: 2 } }"),
+              ElementsAre("train.lr_scheduler_kwargs.power is of train.lr_scheduler_type: polynomial; set that, or "
+                          "leave it out"));
+  EXPECT_THAT(Messages("train { lr_scheduler_type: LR_SCHEDULER_TYPE_WARMUP_STABLE_DECAY }"),
+              ElementsAre("train.lr_scheduler_type: warmup_stable_decay needs "
+                          "train.lr_scheduler_kwargs.num_decay_steps"));
+  EXPECT_THAT(Messages("train { lr_scheduler_type: LR_SCHEDULER_TYPE_WARMUP_STABLE_DECAY lr_scheduler_kwargs { "
+                       "num_decay_steps: 3 decay_type: 'sqrt' } }"),
+              ElementsAre("train.lr_scheduler_kwargs.decay_type = \"sqrt\" is not one of cosine, linear, 1-sqrt"));
+}
+
 TEST(ValidateJobTest, ChecksBounds) {
   EXPECT_THAT(Messages("train { max_steps: 0 }"),
               ElementsAre("train.max_steps = 0 steps is too small; the smallest is 1"));
