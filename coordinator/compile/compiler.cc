@@ -304,9 +304,10 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, const
   add("--global-batch-size",
       spec.train().has_global_batch_size() ? absl::StrCat(spec.train().global_batch_size()) : "");
   add("--model", spec.model().path());
-  // A plan for another cluster needs no data but for its length.
+  // A plan for another cluster needs no data but for its length and the number of its samples.
   absl::StatusOr<std::string> data = "";
-  if (target.cluster.empty() || !spec.data().has_seq_len()) data = RunTool(check, dir, cancel);
+  if (target.cluster.empty() || !spec.data().has_seq_len() || spec.train().has_num_train_epochs())
+    data = RunTool(check, dir, cancel);
   if (!data.ok()) return data.status();
   absl::StatusOr<std::string> request = CompileRequest(spec, target, *data);
   if (!request.ok()) return request.status();
