@@ -121,12 +121,17 @@ absl::StatusOr<json> RequestForCluster(const v1::JobSpec& spec, const json& clus
   request["job"].erase("resources");
   request["job"]["model"]["weights"] = "WEIGHTS_RANDOM";
   request["cluster"] = cluster;
-  if (spec.data().has_seq_len()) return request;
+  // The data is asked only for what the job leaves to it: it need not be here.
+  const bool has_steps = !spec.train().has_num_train_epochs();
+  if (spec.data().has_seq_len() && has_steps) return request;
   std::error_code ignored;
-  if (!std::filesystem::exists(spec.data().path(), ignored))
+  if (!std::filesystem::exists(spec.data().path(), ignored)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the length of a sample is not known: data.seq_len is not given, and data.path (",
-                     spec.data().path(), ") is not there; give data.seq_len"));
+        has_steps ? absl::StrCat("the length of a sample is not known: data.seq_len is not given, and data.path (",
+                                 spec.data().path(), ") is not there; give data.seq_len")
+                  : absl::StrCat("the number of steps is not known: train.num_train_epochs is given, and data.path (",
+                                 spec.data().path(), ") is not there; give train.max_steps"));
+  }
   const absl::StatusOr<json> data = DataFacts(spec, kPlanSeconds, context);
   if (!data.ok()) return data.status();
   request["data"] = *data;

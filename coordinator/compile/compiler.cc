@@ -293,7 +293,6 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, const
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return absl::InternalError(absl::StrCat("cannot make ", dir, ": ", error.message()));
-  absl::StatusOr<std::string> data = "";
   std::vector<std::string> check = {options_.data_binary, "check", "--data", spec.data().path()};
   auto add = [&check](const std::string& flag, const std::string& value) {
     if (value.empty()) return;
@@ -305,10 +304,12 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, const
   add("--global-batch-size",
       spec.train().has_global_batch_size() ? absl::StrCat(spec.train().global_batch_size()) : "");
   add("--model", spec.model().path());
+  // A plan for another cluster needs no data but for its length and the number of its samples.
+  const bool needs_data = target.cluster.empty() || !spec.data().has_seq_len() || spec.train().has_num_train_epochs();
+  absl::StatusOr<std::string> data = "";
   if (spec.data().has_client()) {
     data = ClientDataFacts(spec);
-  } else if (target.cluster.empty() || !spec.data().has_seq_len()) {
-    // A plan for another cluster needs no data but for its length.
+  } else if (needs_data) {
     data = RunTool(check, dir, cancel);
   }
   if (!data.ok()) return data.status();

@@ -198,6 +198,9 @@ def test_a_plan_for_machines_that_are_not_there(client, tmp_path):
     spec.update({key: value for key, value in there.best.settings.items() if key != "resources"})
     assert client.plan(spec, gpus=16).best.mesh == there.best.mesh
     assert client.plan(spec, cluster={"machine": "a100", "nodes": 2}).raw["cluster"] != there.raw["cluster"]
+    # The number of steps is that of the data.
+    spec.train.max_steps, spec.train.num_train_epochs = None, 2
+    assert client.plan(spec, gpus=16).best.mesh == there.best.mesh
     with pytest.raises(tacc.InputError, match=r'machine.*"h200x"|did you mean'):
         client.plan(spec, cluster={"machine": "h200x", "nodes": 2})
     with pytest.raises(tacc.InputError, match=r"cluster = 'a100' is not the fields of a cluster file, as "):

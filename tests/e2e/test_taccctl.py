@@ -406,6 +406,18 @@ def test_plan_of_a_pipeline(tmp_path):
     assert "nearest: " in shell.run("plan", "--gpus", 4, "--explain", "sends", path, code=2).stderr
 
 
+def test_plan_in_epochs_for_gpus_that_are_not_there(tmp_path):
+    """The data says how many steps they are; without it max_steps is to be given."""
+    shell = Shell(tmp_path)
+    path = write_job(tmp_path)
+    sets = ("train.max_steps=null", "train.num_train_epochs=2", "dist=null", "resources=null")
+    options = ("--gpus", 4, *(word for setting in sets for word in ("--set", setting)))
+    assert "taken" in shell.run("plan", *options, path).stdout
+    shutil.rmtree(tmp_path / "data")
+    said = shell.run("plan", *options, path, code=2).stderr
+    assert "the number of steps is not known: train.num_train_epochs is given, and data.path" in said and "give train.max_steps" in said
+
+
 def test_graph_of_the_examples(tmp_path):
     """A model written by hand: the example's own job file, on less data and for fewer steps."""
     shell = Shell(tmp_path)
