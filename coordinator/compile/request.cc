@@ -177,10 +177,9 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
   if (!weights->frozen.empty() && WeightsOf(spec) == absl::string_view("pretrained"))
     identity["frozen"] = weights->frozen;
   if (plan.contains("adapter_config")) identity["adapter_config"] = plan["adapter_config"];
-  identity["data"] =
-      spec.data().has_client()
-          ? "a client's"
-          : absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
+  identity["data"] = spec.data().has_client() ? "a client's"
+                                              : absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ",
+                                                             facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);
   identity["global_batch_size"] = plan.value("global_batch_size", 0);
   identity["seed"] = spec.train().seed();

@@ -305,10 +305,10 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::GetEndpoints(grpc::CallbackServer
     const JobState* job = view.core.Find(name);
     if (job == nullptr) return reactor->Finish(NoJob(name));
     if (!job->spec.data().has_client()) {
-      return reactor->Finish(grpc::Status(
-          grpc::StatusCode::FAILED_PRECONDITION,
-          absl::StrCat(job->id, " reads its batches from ", job->spec.data().path(), "; a client drives jobs with ",
-                       "data.client in place of data.path")));
+      return reactor->Finish(
+          grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                       absl::StrCat(job->id, " reads its batches from ", job->spec.data().path(),
+                                    "; a client drives jobs with ", "data.client in place of data.path")));
     }
     *response = ViewEndpoints(*job);
     reactor->Finish(grpc::Status::OK);

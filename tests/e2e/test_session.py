@@ -34,6 +34,16 @@ def client(cluster):
         yield c
 
 
+@pytest.fixture(autouse=True)
+def ended_jobs(client):
+    """A job of a test that has failed would keep the workers."""
+    yield
+    for job in client.jobs():
+        job.cancel(now=True)
+        while job.status().phase not in ("finished", "failed", "cancelled"):
+            time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
@@ -75,18 +85,14 @@ def points(job):
 
 @pytest.fixture(scope="module")
 def references(client, folder, tmp_path_factory):
-    """Layout -> the points of a training on the data folder."""
+    """Layout -> the points of a training on the data folder, made before a session has the workers."""
     runs, found = tmp_path_factory.mktemp("references"), {}
-
-    def reference(layout):
-        if layout not in found:
-            job = spec(folder, runs, f"folder-{layout}", layout)
-            job["data"] = {"path": str(folder / "data"), "seq_len": SEQ_LEN}
-            found[layout] = points(client.submit(job))
-            assert len(found[layout]) == STEPS
-        return found[layout]
-
-    return reference
+    for layout in LAYOUTS:
+        job = spec(folder, runs, f"folder-{layout}", layout)
+        job["data"] = {"path": str(folder / "data"), "seq_len": SEQ_LEN}
+        found[layout] = points(client.submit(job))
+        assert len(found[layout]) == STEPS
+    return found
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -96,7 +102,7 @@ def test_the_same_rows_give_the_same_bits(client, folder, batches, references, t
     with tacc.Session(job, shared_memory=shared_memory) as session:
         assert session.inputs["tokens"].shape == (SAMPLES, SEQ_LEN)
         got = [numbers(session.step(batch)) for batch in batches]
-        assert got == references(layout)
+        assert got == references[layout]
         with pytest.raises(tacc.TaccError, match=f"has done its {STEPS} steps"):
             session.step(batches[0])
         session.finish()
@@ -109,7 +115,7 @@ def test_micro_batches_one_by_one_are_the_step(client, folder, batches, referenc
     job = submit(client, folder, tmp_path, "parts", "fsdp")
     with tacc.Session(job) as session:
         assert (session.num_micro_batches, session.micro_batch_size) == (2, 4)
-        for batch, want in zip(batches, references("fsdp")):
+        for batch, want in zip(batches, references["fsdp"]):
             parts = [session.micro_batch({name: rows[m : m + 4] for name, rows in batch.items()}) for m in (0, 4)]
             result = session.update()
             assert numbers(result) == want
@@ -122,7 +128,7 @@ def test_micro_batches_one_by_one_are_the_step(client, folder, batches, referenc
 def test_forward_changes_nothing(client, folder, batches, references, tmp_path):
     job = submit(client, folder, tmp_path, "eval", "fsdp")
     with tacc.Session(job) as session:
-        for batch, want in zip(batches, references("fsdp")):
+        for batch, want in zip(batches, references["fsdp"]):
             before = session.forward(batch)
             assert before.loss == pytest.approx(want[1], rel=1e-5)
             half = {name: rows[:4] for name, rows in batch.items()}
@@ -153,7 +159,7 @@ def test_a_connection_that_breaks_trains_no_step_twice(client, folder, batches, 
         name = "receive" if moment == "answered" else "send"
         original = getattr(type(session._links[0]), name)
         monkeypatch.setattr(type(session._links[0]), name, cut)
-        assert [numbers(session.step(batch)) for batch in batches] == references("fsdp")
+        assert [numbers(session.step(batch)) for batch in batches] == references["fsdp"]
         assert cuts >= 2
         session.finish()
     job.wait(progress=False)
@@ -170,7 +176,7 @@ def test_a_killed_rank_begins_again_from_the_checkpoint(cluster, client, folder,
         assert (raised.value.step, session.step_number, session.state) == (3, 3, b"at 3")
         del got[3:]
         got += [numbers(session.step(batch)) for batch in batches[session.step_number :]]
-        assert got == references("fsdp")
+        assert got == references["fsdp"]
         session.finish()
     job.wait(progress=False)
 
@@ -195,7 +201,7 @@ def test_another_client_goes_on_where_the_first_one_died(client, folder, batches
                 second.step(batches[6])
             assert third.step_number == 6
             got += [numbers(third.step(batch)) for batch in batches[6:]]
-            assert got == references("fsdp")
+            assert got == references["fsdp"]
             third.finish()
 
 
@@ -212,7 +218,7 @@ def test_without_a_client_the_job_saves_and_ends_and_goes_on_later(client, folde
         assert (session.step_number, session.state) == (4, b"at 4")
         time.sleep(1)
         got += [numbers(session.step(batch)) for batch in batches[4:]]
-        assert got == references("fsdp")
+        assert got == references["fsdp"]
         session.finish()
 
 
@@ -254,7 +260,7 @@ def test_an_async_loader_reads_ahead_and_goes_on_where_it_stood(client, folder, 
         got += [numbers(session.step(batch)) for batch in loader]
         assert (len(got), loader.epoch) == (6, 1)
         got += [numbers(session.step(batch)) for batch in batches[6:]]
-        assert got == references("fsdp")
+        assert got == references["fsdp"]
         assert [len(list(loader)) for _ in range(2)] == [6, 6], "batches that nobody uses give their memory back"
         session.finish()
 

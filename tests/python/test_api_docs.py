@@ -44,7 +44,7 @@ def functions():
 
 
 # Made by methods of others, never by a user.
-MADE_BY_OTHERS = {"Job", "AsyncJob", "Plan", "Comparison", "FitResult"}
+MADE_BY_OTHERS = {"Job", "AsyncJob", "Plan", "Comparison", "FitResult", "StagedBatch"}
 
 
 def test_every_argument_is_described():

@@ -21,7 +21,6 @@ from tacc.version import __version__
 
 if TYPE_CHECKING:
     from tacc.aio import AsyncClient, AsyncJob
-    from tacc.async_loader import AsyncLoader
     from tacc.client import Client, Job
     from tacc.comparison import Comparison, compare
     from tacc.config import Config, ConfigNote
@@ -63,17 +62,18 @@ if TYPE_CHECKING:
         VersionError,
     )
     from tacc.fitting import FitResult, fit
+    from tacc.live.async_loader import AsyncLoader
+    from tacc.live.session import ForwardResult, MicroBatchResult, Session, SessionInput, SessionRestartedError, StagedBatch, StepResult
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
     from tacc.prepare_data import PreparedData, ProgressReport, prepare
-    from tacc.session import ForwardResult, MicroBatchResult, Session, SessionInput, SessionRestartedError, StagedBatch, StepResult
 
 # Name -> the module that has it.
 _HOME = {
     "AnswerTimeoutError": "errors",
     "AsyncClient": "aio",
     "AsyncJob": "aio",
-    "AsyncLoader": "async_loader",
+    "AsyncLoader": "live.async_loader",
     "CPConfig": "config_sections",
     "Checkpoint": "messages",
     "CheckpointConfig": "config_sections",
@@ -95,7 +95,7 @@ _HOME = {
     "EvalMetrics": "messages",
     "FSDPConfig": "config_sections",
     "FitResult": "fitting",
-    "ForwardResult": "session",
+    "ForwardResult": "live.session",
     "GradScalerConfig": "config_sections",
     "InputError": "errors",
     "InvalidJobError": "errors",
@@ -110,7 +110,7 @@ _HOME = {
     "LogLine": "messages",
     "LoraConfig": "config_sections",
     "MemoryConfig": "config_sections",
-    "MicroBatchResult": "session",
+    "MicroBatchResult": "live.session",
     "ModelConfig": "config_sections",
     "PPConfig": "config_sections",
     "Plan": "plans",
@@ -119,12 +119,12 @@ _HOME = {
     "ProgressReport": "prepare_data",
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
-    "Session": "session",
-    "SessionInput": "session",
-    "SessionRestartedError": "session",
-    "StagedBatch": "session",
+    "Session": "live.session",
+    "SessionInput": "live.session",
+    "SessionRestartedError": "live.session",
+    "StagedBatch": "live.session",
     "StepMetrics": "messages",
-    "StepResult": "session",
+    "StepResult": "live.session",
     "TPConfig": "config_sections",
     "TaccError": "errors",
     "TrainConfig": "config_sections",

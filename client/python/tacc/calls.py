@@ -35,9 +35,9 @@ from tacc.errors import (
     VersionError,
     printable,
 )
+from tacc.live.session_link import Endpoint
 from tacc.message_base import word
 from tacc.messages import CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
-from tacc.session_link import Endpoint
 from tacc.v1 import coordinator_pb2 as pb
 from tacc.v1 import job_pb2, options_pb2
 from tacc.version import __version__

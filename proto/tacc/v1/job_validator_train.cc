@@ -24,8 +24,9 @@ void JobValidator::CheckData(const v1::JobSpec& spec) {
   }
   if (data.has_path() || data.has_eval_path()) {
     const std::string field = data.has_path() ? "data.path" : "data.eval_path";
-    Add(field, absl::StrCat(field, " and data.client are both given; a client sends all batches, those to evaluate on ",
-                            "too: keep one"),
+    Add(field,
+        absl::StrCat(field, " and data.client are both given; a client sends all batches, those to evaluate on ",
+                     "too: keep one"),
         {"data.client"});
   }
   if (spec.model().has_path() && !data.has_seq_len())

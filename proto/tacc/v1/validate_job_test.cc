@@ -42,12 +42,11 @@ std::vector<std::string> Messages(const std::string& more) {
 TEST(ValidateJobTest, AcceptsTheSmallestJob) { EXPECT_THAT(Messages(""), IsEmpty()); }
 
 TEST(ValidateJobTest, NamesEachMissingField) {
-  EXPECT_THAT(
-      Messages(v1::JobSpec()),
-      ElementsAre("name is missing", "model is missing; give model.path or model.graph",
-                  "data is missing; give data.path or data.client",
-                  "train is missing; give train.max_steps or train.num_train_epochs",
-                  "checkpoint.dir is missing; give the folder of the checkpoints"));
+  EXPECT_THAT(Messages(v1::JobSpec()),
+              ElementsAre("name is missing", "model is missing; give model.path or model.graph",
+                          "data is missing; give data.path or data.client",
+                          "train is missing; give train.max_steps or train.num_train_epochs",
+                          "checkpoint.dir is missing; give the folder of the checkpoints"));
 }
 
 TEST(ValidateJobTest, TheDataIsAFolderOrAClients) {

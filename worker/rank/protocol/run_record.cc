@@ -15,9 +15,8 @@ RunRecord::RunRecord(const StartFile* start, EventWriter* events, FolderClaim* c
       events_(*events),
       claim_(claim),
       steps_done_(steps_done),
-      epochs_per_step_(num_samples == 0 ? 0
-                                        : static_cast<double>(start->global_batch_size) /
-                                              static_cast<double>(num_samples)) {
+      epochs_per_step_(
+          num_samples == 0 ? 0 : static_cast<double>(start->global_batch_size) / static_cast<double>(num_samples)) {
   Warn(Open());
 }
 

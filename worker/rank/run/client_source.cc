@@ -23,8 +23,8 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   std::unique_ptr<ClientSource> source(new ClientSource(parts, begin.step));
   const Executor& executor = *parts->executor;
   source->micro_batch_ = parts->start.global_batch_size / executor.num_micro_batches();
-  TACC_ASSIGN_OR_RETURN(source->inputs_, ClientInputs(parts->program, parts->start.rank, executor.inputs(),
-                                                      source->micro_batch_));
+  TACC_ASSIGN_OR_RETURN(source->inputs_,
+                        ClientInputs(parts->program, parts->start.rank, executor.inputs(), source->micro_batch_));
   for (size_t i = 0; i < executor.inputs().size(); ++i) {
     const Executor::Input& input = executor.inputs()[i];
     if (input.name == "sample")
@@ -48,9 +48,12 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
   const StartFile& start = parts_.start;
   absl::MutexLock lock(&mutex_);
   *bytes = state_;
-  return {{"rank", start.rank},           {"world", start.world},
-          {"attempt", start.attempt},     {"step", welcome_step_},
-          {"max_steps", start.max_steps}, {"global_batch_size", start.global_batch_size},
+  return {{"rank", start.rank},
+          {"world", start.world},
+          {"attempt", start.attempt},
+          {"step", welcome_step_},
+          {"max_steps", start.max_steps},
+          {"global_batch_size", start.global_batch_size},
           {"evaluates", parts_.executor->has_eval()}};
 }
 
@@ -216,9 +219,10 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
     if (parts_.checkpointer->last_saved_step() == step) {
       answer["checkpoint"] = parts_.checkpointer->last_saved_path();
     } else {
-      answer["error"] = absl::StrCat("the checkpoint could not be written",
-                                     parts_.saves_checkpoints() ? "; the job's warnings say why" : ": the job has no "
-                                     "checkpoint.dir");
+      answer["error"] = absl::StrCat("the checkpoint could not be written", parts_.saves_checkpoints()
+                                                                                ? "; the job's warnings say why"
+                                                                                : ": the job has no "
+                                                                                  "checkpoint.dir");
     }
   }
   parts_.client_link->Answer(std::move(answer));

@@ -63,7 +63,7 @@ class ClientSource : public StepSource {
   int64_t step_ = 0;                                            // The input: updates launched.
   Batch batch_;
   std::shared_ptr<const ClientCommand> next_;
-  std::string refusal_;                                    // Of next_.
+  std::string refusal_;                                     // Of next_.
   std::deque<std::shared_ptr<const ClientCommand>> steps_;  // Launched, and not finished.
   // Of the step under way, by parts.
   int64_t num_micro_batches_ = 0;

@@ -11,8 +11,8 @@ namespace tacc::worker {
 
 // Where training begins.
 struct StartPoint {
-  int64_t step = 0;        // Updates done.
-  std::string checkpoint;  // Path of the one that the states came from; empty: they are the model's.
+  int64_t step = 0;          // Updates done.
+  std::string checkpoint;    // Path of the one that the states came from; empty: they are the model's.
   std::string client_state;  // What the client had it keep; empty: nothing.
 };
 

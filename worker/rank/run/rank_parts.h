@@ -96,7 +96,7 @@ struct RankParts {
   std::unique_ptr<Dataset> dataset;  // Null: a client sends the batches.
   std::unique_ptr<StepSource> source;
   std::unique_ptr<ClientLink> client_link;  // Null: the data is a folder's.
-  std::unique_ptr<Dataset> eval_dataset;  // Null: nothing to evaluate on.
+  std::unique_ptr<Dataset> eval_dataset;    // Null: nothing to evaluate on.
   std::unique_ptr<EvalBatches> eval_batches;
   std::unique_ptr<RunRecord> record;  // On rank 0 of a job with a folder.
 };

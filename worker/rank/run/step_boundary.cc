@@ -21,9 +21,7 @@ absl::StatusOr<BoundaryDecision> StepBoundary::Agree(const absl::StatusOr<Work>&
     TACC_RETURN_IF_ERROR(AgreeOnStatus(collectives_, work.status()));
   BoundaryDecision decision;
   const auto has_the_same = [&](const auto& values) { return values[6] == all[0][6] && values[7] == all[0][7]; };
-  const auto gives_up = [](const auto& values) {
-    return values[6] == static_cast<uint64_t>(Work::Kind::kGiveUp);
-  };
+  const auto gives_up = [](const auto& values) { return values[6] == static_cast<uint64_t>(Work::Kind::kGiveUp); };
   if (std::any_of(all.begin(), all.end(), gives_up)) {
     decision.work = Work::Kind::kGiveUp;
   } else if (std::all_of(all.begin(), all.end(), has_the_same)) {

@@ -15,7 +15,7 @@ namespace tacc::worker {
 // What the ranks have agreed on between two steps; the same on all of them.
 struct BoundaryDecision {
   bool stops = false;
-  bool saves = false;       // A command asked for a checkpoint.
+  bool saves = false;  // A command asked for a checkpoint.
   // What all ranks have to do next; nothing where they do not have the same.
   Work::Kind work = Work::Kind::kNothing;
   uint64_t batch_hash = 0;  // Of the global batch that was read last.

@@ -56,14 +56,12 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
   TACC_ASSIGN_OR_RETURN(const double target_tokens, executor.Output("target_tokens"));
   TACC_ASSIGN_OR_RETURN(const double skipped, executor.Output("skipped"));
   if (target_tokens == 0) {
-    parts_.events.WarningOnce("no_targets",
-                              absl::StrCat("step ", step, " has no target: no token of its batch is to be ",
-                                           "predicted",
-                                           parts_.dataset == nullptr
-                                               ? ""
-                                               : absl::StrCat(" (loss_mask of ", parts_.start.data_path, ")"),
-                                           "; its loss and gradient are no numbers and its update is skipped; of "
-                                           "further such steps nothing is said"));
+    parts_.events.WarningOnce(
+        "no_targets",
+        absl::StrCat("step ", step, " has no target: no token of its batch is to be ", "predicted",
+                     parts_.dataset == nullptr ? "" : absl::StrCat(" (loss_mask of ", parts_.start.data_path, ")"),
+                     "; its loss and gradient are no numbers and its update is skipped; of "
+                     "further such steps nothing is said"));
   }
   if (const std::string words = loss_.Take(step, loss, target_tokens); !words.empty())
     parts_.events.Warning("loss_above_unigram_entropy", words);

@@ -61,8 +61,7 @@ absl::Status TrainLoop::Run() {
 
 absl::StatusOr<BoundaryDecision> TrainLoop::Agree(const absl::StatusOr<Work>& work) {
   const bool is_saving = parts_.checkpointer->progress() == Checkpointer::Progress::kBusy;
-  TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision,
-                        boundary_.Agree(work, cpus_.Take(SteadySeconds(), is_saving)));
+  TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, boundary_.Agree(work, cpus_.Take(SteadySeconds(), is_saving)));
   const std::string words = CpuWatch::Warning(decision.waiting_rank, decision.cpu_wait_share);
   if (parts_.start.rank == 0 && !words.empty()) parts_.events.WarningOnce("busy_cpu", words);
   return decision;

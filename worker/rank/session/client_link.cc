@@ -69,8 +69,8 @@ absl::StatusOr<uint64_t> Whole(const json& header, const char* name, uint64_t ab
   const auto found = header.find(name);
   if (found == header.end()) return absent;
   if (!found->is_number_unsigned())
-    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is ", found->dump().substr(0, 80),
-                                                   "; wanted a whole number"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" is ", found->dump().substr(0, 80), "; wanted a whole number"));
   return found->get<uint64_t>();
 }
 
@@ -82,9 +82,9 @@ absl::StatusOr<ClientCommand::Kind> KindOf(const std::string& command) {
   if (command == "forward") return Kind::kForward;
   if (command == "save") return Kind::kSave;
   if (command == "close") return Kind::kClose;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", command.substr(0, 80), "\" is no command; known are step, micro_batch, update, forward, ",
-                   "save and close"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", command.substr(0, 80),
+                                                 "\" is no command; known are step, micro_batch, update, forward, ",
+                                                 "save and close"));
 }
 
 }  // namespace
@@ -137,8 +137,8 @@ absl::Status ClientLink::Listen() {
         absl::StrCat("cannot listen for a client at ", options_.advertise, ": ", gai_strerror(error)));
   }
   listener_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const bool listens = listener_ >= 0 && bind(listener_, found->ai_addr, found->ai_addrlen) == 0 &&
-                       listen(listener_, kBacklog) == 0;
+  const bool listens =
+      listener_ >= 0 && bind(listener_, found->ai_addr, found->ai_addrlen) == 0 && listen(listener_, kBacklog) == 0;
   sockaddr_storage bound = {};
   socklen_t size = sizeof(bound);
   const bool is_known = listens && getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &size) == 0;
@@ -211,8 +211,8 @@ bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
     const ssize_t count = Receive(*connection, space);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (count <= 0) return false;
-    const absl::StatusOr<bool> is_whole = connection->reader.Read(
-        count, [&](const json&) -> absl::StatusOr<int64_t> { return MaxBytes(*connection); });
+    const absl::StatusOr<bool> is_whole =
+        connection->reader.Read(count, [&](const json&) -> absl::StatusOr<int64_t> { return MaxBytes(*connection); });
     absl::Status status = is_whole.status();
     if (status.ok() && *is_whole) {
       status = connection->is_attached ? TakeCommand(connection) : Attach(connection);
@@ -256,12 +256,14 @@ int64_t ClientLink::MaxBytes(const Connection& connection) const {
 absl::Status ClientLink::Attach(const std::shared_ptr<Connection>& connection) {
   const json& hello = connection->reader.header;
   if (!hello.contains("token") || !IsToken(hello["token"], endpoint_.token)) {
-    return absl::UnauthenticatedError("the token is not that of this attempt of the job; ask the coordinator for the "
-                                      "endpoints again");
+    return absl::UnauthenticatedError(
+        "the token is not that of this attempt of the job; ask the coordinator for the "
+        "endpoints again");
   }
   if (hello.value("protocol", json()) != kProtocol) {
-    return absl::InvalidArgumentError(absl::StrCat("the client speaks protocol ", hello.value("protocol", json()).dump(),
-                                                   ", the rank ", kProtocol, "; install the same version on both"));
+    return absl::InvalidArgumentError(absl::StrCat("the client speaks protocol ",
+                                                   hello.value("protocol", json()).dump(), ", the rank ", kProtocol,
+                                                   "; install the same version on both"));
   }
   const json client = hello.value("client", json());
   if (!client.is_string()) return absl::InvalidArgumentError("\"client\" is no text");
@@ -306,6 +308,10 @@ absl::Status ClientLink::TakeCommand(const std::shared_ptr<Connection>& connecti
     if (!Write(*connection, answered.head, answered.bytes)) shutdown(connection->fd, SHUT_RDWR);
     return absl::OkStatus();
   }
+  for (const std::shared_ptr<const ClientCommand>& taken : taken_) {
+    // Its answer is still to come.
+    if (taken->client == client_ && taken->serial == command->serial) return absl::OkStatus();
+  }
   const uint64_t last = !taken_.empty() ? taken_.back()->serial : answered_.empty() ? 0 : answered_.back().serial;
   if (command->serial <= last) {
     return absl::InvalidArgumentError(
@@ -339,8 +345,8 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   command->ring = connection.ring;
   TACC_RETURN_IF_ERROR(PlaceTensors(header, *command));
   uint64_t hash = 0;
-  const std::string same = absl::StrCat(connection.client, " ", command->serial, " ", name.get<std::string>(),
-                                        " ", step, " ", command->tensors.size(), " ", state_bytes);
+  const std::string same = absl::StrCat(connection.client, " ", command->serial, " ", name.get<std::string>(), " ",
+                                        step, " ", command->tensors.size(), " ", state_bytes);
   (void)absl::SimpleHexAtoi(graph::Fingerprint(same), &hash);
   command->name = hash;
   return command;
@@ -350,15 +356,16 @@ absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command
   using Kind = ClientCommand::Kind;
   TACC_ASSIGN_OR_RETURN(const uint64_t given, Whole(header, "micro_batches", 0));
   const auto most = static_cast<uint64_t>(options_.num_micro_batches);
-  const bool takes_some = command.kind == Kind::kForward ? given >= 1 && given <= most
-                          : command.kind == Kind::kStep  ? given == most
+  const bool takes_some = command.kind == Kind::kForward      ? given >= 1 && given <= most
+                          : command.kind == Kind::kStep       ? given == most
                           : command.kind == Kind::kMicroBatch ? given == 1
                                                               : given == 0;
   if (!takes_some)
     return absl::InvalidArgumentError(absl::StrCat("a command with ", given, " micro-batches; a step has ", most));
   const json* const offsets = header.contains("offsets") ? &header["offsets"] : nullptr;
   if (offsets != nullptr && (command.ring == nullptr || !offsets->is_array() || offsets->size() != given))
-    return absl::InvalidArgumentError("\"offsets\" are no list of a list for each micro-batch, in memory that was given");
+    return absl::InvalidArgumentError(
+        "\"offsets\" are no list of a list for each micro-batch, in memory that was given");
   uint64_t next = 0;  // In the bytes behind the header.
   for (uint64_t m = 0; m < given; ++m) {
     std::vector<const char*>& of_batch = command.tensors.emplace_back();
@@ -412,7 +419,8 @@ void ClientLink::Take(const std::shared_ptr<const ClientCommand>& command) {
   {
     absl::MutexLock lock(&mutex_);
     taken_.push_back(command);
-    if (next_ == command) next_ = nullptr;
+    // It may have been sent again since Next.
+    if (next_ != nullptr && next_->client == command->client && next_->serial == command->serial) next_ = nullptr;
   }
   // The connection may be read again.
   (void)eventfd_write(wake_, 1);

@@ -104,9 +104,7 @@ class ClientLinkTest : public ::testing::Test {
     link_ = *std::move(link);
   }
   const ClientEndpoint& endpoint() const { return link_->endpoint(); }
-  static json Step(int serial) {
-    return {{"command", "step"}, {"serial", serial}, {"step", 3}, {"micro_batches", 2}};
-  }
+  static json Step(int serial) { return {{"command", "step"}, {"serial", serial}, {"step", 3}, {"micro_batches", 2}}; }
   // What the rank says to a frame of a client that it has welcomed; the connection is over behind it.
   std::string ErrorOf(const json& header, const std::string& bytes = "") {
     TestClient client(endpoint());
@@ -191,6 +189,28 @@ TEST_F(ClientLinkTest, AConnectionThatBreaksInACommandLosesNothing) {
   again.Send(Step(1), "0123456789abcdef");
   EXPECT_EQ(again.Receive()["loss"], 1.5);
   EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
+}
+
+TEST_F(ClientLinkTest, ACommandSentAgainBeforeItIsTakenIsCarriedOutOnce) {
+  auto first = std::make_unique<TestClient>(endpoint());
+  first->Hello(endpoint(), "a");
+  first->Send(Step(1), "0123456789abcdef");
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  first.reset();
+  TestClient again(endpoint());
+  again.Hello(endpoint(), "a");
+  again.Send(Step(1), "0123456789abcdef");
+  const auto same = link_->Next(kSoon);
+  ASSERT_NE(same, nullptr);
+  EXPECT_EQ(same->name, command->name);
+  // Other ranks may have found out before that all have it.
+  link_->Take(command);
+  again.Send(Step(1), "0123456789abcdef");
+  absl::SleepFor(absl::Milliseconds(50));
+  link_->Answer({{"loss", 1.5}});
+  EXPECT_EQ(again.Receive()["loss"], 1.5);
+  EXPECT_EQ(link_->Next(absl::Milliseconds(50)), nullptr);
 }
 
 TEST_F(ClientLinkTest, ALaterClientTakesThePlaceAndCountsAnew) {

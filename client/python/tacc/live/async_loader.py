@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tacc.errors import InputError
-from tacc.session import Session, StagedBatch
+from tacc.live.session import Session, StagedBatch
 
 _STOP_SECONDS = 0.05  # Between two looks whether the thread has ended.
 

@@ -16,7 +16,7 @@ import numpy as np
 from tacc import calls
 from tacc.client import Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
-from tacc.session_link import Endpoint, Link, LinkBrokenError, Memory
+from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
 
 _POLL_SECONDS = 0.1
 _SLOTS = 3  # Batches that lie in memory: one is computed on, one waits, one is written.

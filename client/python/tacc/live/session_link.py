@@ -101,7 +101,10 @@ class Link:
             self._socket.sendmsg([struct.pack("<I", len(text)) + text], ancillary)
 
     def send(self, header: str, parts: list[Any]) -> None:
-        """A frame: the header as JSON, and what follows it, whose size the header says."""
+        """A frame: the header as JSON, and what follows it, whose size the header says. Errors: as `receive`, of a word that came meanwhile."""
+        with contextlib.suppress(BlockingIOError), self._broken():
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self.receive()  # That another client has come, or that the rank has gone.
         text = header.encode()
         with self._broken():
             if not parts:
@@ -141,6 +144,8 @@ class Link:
     def _broken(self) -> Any:
         try:
             yield
+        except BlockingIOError:
+            raise
         except OSError as error:
             raise LinkBrokenError(f"rank {self._endpoint.rank}: {error}") from error
 
