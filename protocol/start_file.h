@@ -99,7 +99,7 @@ inline constexpr auto kStartFields = std::make_tuple(
     Field{"program", &StartFile::program, Source::kDaemon, Presence::kRequired, Range::kAny,
           "path of the program's text"},
     Field{"model_dir", &StartFile::model_dir, Source::kCoordinator, Presence::kRequired, Range::kAny,
-          "the model's folder (`model.path`); empty: none"},
+          "the model's folder (`model.path`, or that of `model.graph` if its weights are pretrained); empty: none"},
     Field{"adapter_dir", &StartFile::adapter_dir, Source::kCoordinator, Presence::kSparse, Range::kAny,
           "the folder of the adapter that training begins with (`train.lora.init_from`); empty: new adapters"},
     Field{"weights", &StartFile::weights, Source::kCoordinator, Presence::kRequired, Range::kAny,

@@ -196,8 +196,8 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
         result.program_fingerprints.push_back(graph::Fingerprint(*program));
         parts.programs.push_back(*std::move(program));
       }
-      if (WeightsOf(spec) == absl::string_view("pretrained")) {
-        std::vector<std::string> command = {options_.data_binary, "fingerprint", "--model", spec.model().path()};
+      if (WeightsOf(spec, summary.weights) == absl::string_view("pretrained")) {
+        std::vector<std::string> command = {options_.data_binary, "fingerprint", "--model", ModelDir(spec)};
         if (spec.train().lora().has_init_from())
           command.insert(command.end(), {"--adapter", spec.train().lora().init_from()});
         absl::StatusOr<std::string> printed = RunTool(command, dir, cancel);

@@ -163,19 +163,18 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
   for (const char* name : {"config", "config_keys"}) {
     if (plan.contains(name)) identity[name] = plan[name];
   }
+  const bool is_pretrained = WeightsOf(spec, plan.value("weights", "")) == absl::string_view("pretrained");
   // The seed is an entry of its own.
-  identity["weights"] =
-      WeightsOf(spec) == absl::string_view("pretrained")
-          ? absl::StrCat("pretrained, ", parts.weights)
-          : absl::StrCat("random, initializers ", graph::Fingerprint(absl::StrJoin(weights->initializers, "\n")));
+  identity["weights"] = is_pretrained ? absl::StrCat("pretrained, ", parts.weights)
+                                      : absl::StrCat("random, initializers ",
+                                                     graph::Fingerprint(absl::StrJoin(weights->initializers, "\n")));
   // What it trains, and where the checkpoints do not have it, what it does not.
   identity["trained"] =
       weights->frozen.empty()
           ? "all"
           : absl::StrCat(weights->trained.size(), " of ", weights->trained.size() + weights->frozen.size(),
                          " parameters, ", graph::Fingerprint(absl::StrJoin(weights->trained, "\n")));
-  if (!weights->frozen.empty() && WeightsOf(spec) == absl::string_view("pretrained"))
-    identity["frozen"] = weights->frozen;
+  if (!weights->frozen.empty() && is_pretrained) identity["frozen"] = weights->frozen;
   if (plan.contains("adapter_config")) identity["adapter_config"] = plan["adapter_config"];
   identity["data"] = spec.data().has_client() ? "a client's"
                                               : absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ",

@@ -182,6 +182,17 @@ TEST(IdentityTest, TellsInitialWeightsApart) {
   EXPECT_EQ(identity["config_json"], "{\n \"rms_norm_eps\": 1e-5}\n");
   EXPECT_EQ(weights(v1::WEIGHTS_PRETRAINED, "2 tensors, 16 bytes, ab", kProgram),
             "pretrained, 2 tensors, 16 bytes, ab");
+  // Where a graph's come from, compiling has found.
+  v1::JobSpec graph = Spec();
+  graph.mutable_model()->clear_path();
+  graph.mutable_model()->set_graph("/models/m/m.graph");
+  const auto of_graph = [&graph](const char* summary) {
+    const auto identity = Identity(graph, {summary, "{}", "2 tensors, 16 bytes, ab", "", {kProgram}});
+    return nlohmann::json::parse(*identity)["weights"].get<std::string>();
+  };
+  EXPECT_EQ(of_graph(R"({"weights": "pretrained"})"), "pretrained, 2 tensors, 16 bytes, ab");
+  EXPECT_EQ(of_graph(R"({"weights": "random"})"), random);
+  EXPECT_EQ(of_graph("{}"), random);
   // Nothing of it is used.
   EXPECT_EQ(weights(v1::WEIGHTS_PRETRAINED, "2 tensors, 16 bytes, ab", wider), "pretrained, 2 tensors, 16 bytes, ab");
 }

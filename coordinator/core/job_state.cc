@@ -154,6 +154,7 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
       if (axis.is_string()) plan.add_axes(axis.get<std::string>());
     }
   }
+  out->weights = StringOr(json, "weights");
   plan.set_precision(StringOr(json, "precision"));
   plan.set_residual_dtype(StringOr(json, "residual_dtype"));
   plan.set_per_device_train_batch_size(NumberOr<int>(json, "per_device_train_batch_size", 0));

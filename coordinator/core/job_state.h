@@ -22,6 +22,7 @@ namespace tacc::coordinator {
 struct Summary {
   v1::PlanSummary plan;
   std::vector<std::string> notes;  // what the user should know of how the model was read
+  std::string weights;             // "pretrained" or "random"; empty: of a version that did not say it
   // Parses; unknown keys are ignored. InvalidArgument when it is not an object or `world` is not positive.
   static absl::Status Parse(const std::string& text, Summary* out);
   // Stages of the pipeline; each has a program.

@@ -35,6 +35,7 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, v1::CheckPath
   for (const std::string& path : {spec.model().path(), spec.data().path(), spec.data().eval_path()}) {
     if (!path.empty()) request->add_readable(path);
   }
+  if (spec.model().has_graph() && job->summary.weights == "pretrained") request->add_readable(ModelDir(spec));
   request->set_checkpoint_dir(spec.checkpoint().dir());
   request->set_owner(job->check->owner);
   request->set_mode(mode);

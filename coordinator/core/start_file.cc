@@ -1,5 +1,6 @@
 #include "coordinator/core/start_file.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -124,13 +125,6 @@ Json RunFacts(const JobState& job) {
   return run;
 }
 
-// Whether the initial weights are those of the model's folder.
-bool IsPretrained(const v1::JobSpec& spec) {
-  if (spec.model().has_weights()) return spec.model().weights() != v1::WEIGHTS_RANDOM;
-  // Unset: the planner has refused a model folder without safetensors; a graph by hand has none.
-  return !spec.model().has_graph();
-}
-
 // The value of a job's option, its default where it is unset. `name`: "train.max_steps". One that the job does not
 // have, or has of another type, ends the process: every start file takes every option, so no test gets past it.
 template <typename T>
@@ -177,10 +171,10 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start.rank = rank;
   start.world = static_cast<int>(job.attempt->ranks.size());
   start.threads = job.compile.device().threads();
-  start.model_dir = spec.model().path();
+  const bool is_pretrained = WeightsOf(spec, job.summary.weights) == absl::string_view("pretrained");
+  start.model_dir = spec.model().has_path() || is_pretrained ? ModelDir(spec) : "";
   start.adapter_dir = spec.train().lora().init_from();
-  start.weights =
-      IsPretrained(spec) ? protocol::StartFile::Weights::kPretrained : protocol::StartFile::Weights::kRandom;
+  start.weights = is_pretrained ? protocol::StartFile::Weights::kPretrained : protocol::StartFile::Weights::kRandom;
   start.seed = spec.train().seed();
   start.seq_len = plan.seq_len();
   start.global_batch_size = plan.global_batch_size();
@@ -208,7 +202,19 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
 
 std::string RunText(const JobState& job) { return Dump(RunFacts(job)); }
 
-const char* WeightsOf(const v1::JobSpec& spec) { return IsPretrained(spec) ? "pretrained" : "random"; }
+const char* WeightsOf(const v1::JobSpec& spec, absl::string_view compiled) {
+  if (!compiled.empty()) return compiled == "pretrained" ? "pretrained" : "random";
+  // Before summaries said it, a graph had none, and a folder without safetensors was refused.
+  const bool is_random =
+      spec.model().has_weights() ? spec.model().weights() == v1::WEIGHTS_RANDOM : spec.model().has_graph();
+  return is_random ? "random" : "pretrained";
+}
+
+std::string ModelDir(const v1::JobSpec& spec) {
+  if (spec.model().has_path()) return spec.model().path();
+  const std::string& graph = spec.model().graph();
+  return graph.substr(0, std::max<size_t>(1, graph.rfind('/')));
+}
 
 std::string WithPredictedTrace(const std::string& start_file, const std::string& trace) {
   Json start = Json::parse(start_file, nullptr, /*allow_exceptions=*/false);

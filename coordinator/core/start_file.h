@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "coordinator/core/job_state.h"
 
 namespace tacc::coordinator {
@@ -32,8 +33,10 @@ std::string OwnerText(const JobState& job, const std::string& service);
 // -> 2". Empty when one of the texts has none.
 std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after);
 
-// "pretrained" or "random": where the job's initial weights come from.
-const char* WeightsOf(const v1::JobSpec& spec);
+// "pretrained" or "random": where the job's initial weights come from. `compiled`: Summary::weights.
+const char* WeightsOf(const v1::JobSpec& spec, absl::string_view compiled);
+// The folder with the model's files: model.path, or that of model.graph, an absolute path.
+std::string ModelDir(const v1::JobSpec& spec);
 
 // Folder of the exported model; empty for a hand-written graph, which has no Hugging Face form.
 std::string ExportDir(const v1::JobSpec& spec);

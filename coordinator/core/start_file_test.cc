@@ -1,5 +1,7 @@
 #include "coordinator/core/start_file.h"
 
+#include <string>
+
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
@@ -51,6 +53,24 @@ TEST(StartFile, TakesTheJobsOptionsByTheirNames) {
   EXPECT_EQ(start()["train"]["eval_steps"], 7);
   EXPECT_EQ(start()["eval"], nlohmann::json::parse(R"({"max_batches": 2})"));
   EXPECT_EQ(start()["data"]["eval_path"], "/e");
+}
+
+TEST(StartFile, TheWeightsOfAGraphAreBesideIt) {
+  JobState job;
+  job.attempt.emplace();
+  job.spec.mutable_model()->set_graph("/models/m/m.graph");
+  const auto start = [&] {
+    const auto file = nlohmann::json::parse(StartFile(job, 0, "0.1.0", "1f6b", 300));
+    return file["weights"].get<std::string>() + " " + file["model_dir"].get<std::string>();
+  };
+  EXPECT_EQ(start(), "random ");
+  job.summary.weights = "pretrained";
+  EXPECT_EQ(start(), "pretrained /models/m");
+  job.summary.weights = "random";
+  EXPECT_EQ(start(), "random ");
+  job.spec.mutable_model()->clear_graph();
+  job.spec.mutable_model()->set_path("/models/hf");
+  EXPECT_EQ(start(), "random /models/hf");
 }
 
 TEST(StartFile, AJobKeepsWhoComputesAttention) {

@@ -80,7 +80,8 @@ struct ImportedModel {
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops);
 
 // A graph in text form with the inputs and outputs above; B and S may stand in dims of types and in attributes. Its units are its module
-// paths up to the first number, as layers.0 for layers.0.mlp. Errors: InvalidArgument "file:line:col: what"; NotFound
+// paths up to the first number, as layers.0 for layers.0.mlp. A file's initial weights are those of model.safetensors
+// (or its index) in its folder where it is there, unless random ones are asked for; a text alone has random ones. Errors: InvalidArgument "file:line:col: what"; NotFound
 // when there is no such file.
 absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options,
                                               const OpTable& ops);

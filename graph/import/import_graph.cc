@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "graph/import/import.h"
 #include "graph/import/json_file.h"
+#include "graph/import/weights.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
@@ -353,6 +355,29 @@ std::string UnitOf(const std::string& module) {
   return "";
 }
 
+// Decides where the initial weights of a graph's file come from: safetensors beside it, which must be those of its
+// params, or none.
+absl::Status FindWeights(const std::string& path, const ImportOptions& options, ImportedModel& model) {
+  if (options.weights == ImportOptions::Weights::kRandom) return absl::OkStatus();
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string dir = parent.empty() ? "." : parent;
+  TACC_ASSIGN_OR_RETURN(const StoredWeights stored, ReadStoredWeights(dir));
+  if (stored.kind != StoredWeights::kSafetensors) {
+    if (options.weights == ImportOptions::Weights::kAuto) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": there is no model.safetensors beside it; set model.weights: random"));
+  }
+  model.weights = ImportOptions::Weights::kPretrained;
+  WeightsCheck check;
+  check.wanted = WantedTensors(model.forward, [](const Node&) { return true; });
+  check.ignorable = [](const std::string&) { return false; };
+  const absl::Status status = CheckWeights(stored, check);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the weights beside ", path, " are not those of its params; with model.weights: random they are left alone:\n",
+      status.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file,
@@ -360,10 +385,6 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
   if (options.batch < 1 || options.seq_len < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
-  }
-  if (options.weights == ImportOptions::Weights::kPretrained) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": a graph text has no pretrained weights; set model.weights: random"));
   }
   for (const auto& [option, classes] :
        {std::pair("dist.fsdp.wrap_layer_cls", options.wrap_layer_cls), std::pair("memory.gc_cls", options.gc_cls)}) {
@@ -412,7 +433,9 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
 absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options,
                                               const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxGraphBytes));
-  return ImportGraphText(text, path, options, ops);
+  TACC_ASSIGN_OR_RETURN(ImportedModel model, ImportGraphText(text, path, options, ops));
+  TACC_RETURN_IF_ERROR(FindWeights(path, options, model));
+  return model;
 }
 
 }  // namespace tacc::graph

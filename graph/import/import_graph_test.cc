@@ -1,3 +1,6 @@
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -168,15 +171,41 @@ TEST_F(ImportGraphTest, ParamsBecomeTensorsOfTheirOwn) {
   EXPECT_THAT(add(param("empty", "0,3")), HasSubstr("which is empty"));
 }
 
-TEST_F(ImportGraphTest, HasNoPretrainedWeightsAndNoClasses) {
+TEST_F(ImportGraphTest, HasNoClasses) {
   ImportOptions options;
-  options.weights = ImportOptions::Weights::kPretrained;
-  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()),
-              HasSubstr("set model.weights: random"));
-  options.weights = ImportOptions::Weights::kAuto;
   options.wrap_layer_cls = {"Layer"};
   EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()),
               HasSubstr("dist.fsdp.wrap_layer_cls"));
+}
+
+TEST_F(ImportGraphTest, WeightsAreThoseBesideTheFile) {
+  using Weights = ImportOptions::Weights;
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "weights_beside_a_graph";
+  std::filesystem::create_directories(folder);
+  std::filesystem::remove(folder / "model.safetensors");
+  std::ofstream(folder / "m.graph") << kGraph;
+  const auto import = [&](Weights weights) {
+    ImportOptions options;
+    options.weights = weights;
+    return ImportGraphFile((folder / "m.graph").string(), options, ops_);
+  };
+  const auto write = [&](const std::string& tensor) {
+    const std::string header =
+        absl::StrCat(R"({")", tensor, R"(":{"dtype":"F32","shape":[9,9],"data_offsets":[0,324]}})");
+    std::ofstream file(folder / "model.safetensors", std::ios::binary);
+    const uint64_t size = header.size();
+    file.write(reinterpret_cast<const char*>(&size), sizeof size);
+    file << header << std::string(324, '\0');
+  };
+  EXPECT_EQ(import(Weights::kAuto)->weights, Weights::kRandom);
+  EXPECT_THAT(std::string(import(Weights::kPretrained).status().message()),
+              HasSubstr("m.graph: there is no model.safetensors beside it; set model.weights: random"));
+  write("table.weight");
+  EXPECT_EQ(import(Weights::kAuto)->weights, Weights::kPretrained);
+  EXPECT_EQ(import(Weights::kRandom)->weights, Weights::kRandom);
+  write("other.weight");
+  EXPECT_THAT(std::string(import(Weights::kAuto).status().message()),
+              HasSubstr("are not those of its params; with model.weights: random they are left alone:\n"));
 }
 
 }  // namespace

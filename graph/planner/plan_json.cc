@@ -218,6 +218,7 @@ std::string SummaryJson(const CompileRequest& request, const Candidate& candidat
   summary["notes"] = parts.notes;
   summary["fingerprint"] = parts.fingerprint;
   if (!parts.architecture.empty()) summary["architecture"] = parts.architecture;
+  summary["weights"] = parts.is_pretrained ? "pretrained" : "random";
   summary["config"] = parts.facts;
   if (!parts.fact_keys.empty()) summary["config_keys"] = parts.fact_keys;
   if (!parts.adapter_config.empty()) summary["adapter_config"] = parts.adapter_config;

@@ -32,6 +32,7 @@ struct SummaryParts {
   std::map<std::string, std::string> facts;      // of the model's mathematics, by name
   std::map<std::string, std::string> fact_keys;  // what config.json calls them, where that is another name
   std::string adapter_config;                    // of adapters, else empty
+  bool is_pretrained = false;                    // the initial weights are files'
 };
 // summary.json. `stages`: the candidate's programs.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,

@@ -120,6 +120,20 @@ absl::Status CheckInputs(const CompileRequest& request, const ImportedModel& mod
                    "; only a client can send batches of such inputs (data.client instead of data.path)"));
 }
 
+// A buffer that no initializer makes is read from the model's files. A plan for another cluster reads none.
+absl::Status CheckBuffers(const CompileRequest& request, const ImportedModel& model) {
+  if (model.weights == ImportOptions::Weights::kPretrained || request.plan.cluster.machine.plan_only)
+    return absl::OkStatus();
+  for (const Node& node : model.forward.nodes) {
+    const bool is_buffer = GetAttr<std::string>(node.attrs, "role") == Name(WeightRole::kBuffer);
+    if (node.op != Op::kParam || !is_buffer || node.attrs.count("init") > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.weights: random, but ", request.graph_path, " has the buffer \"", node.symbol,
+        "\" without init=, whose values are in model.safetensors; use model.weights: pretrained, or give it an init"));
+  }
+  return absl::OkStatus();
+}
+
 // Builds the request's model. Borrows the request, the ops and, if given, `described`, to which each call writes the
 // model that it builds, without its graph. `own_head`: see ImportOptions.
 ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops, ImportedModel* described = nullptr,
@@ -140,6 +154,7 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
                                                       : ImportGraphFile(request.graph_path, options, ops));
     TACC_RETURN_IF_ERROR(CheckVocabulary(request, imported.vocab_size));
     TACC_RETURN_IF_ERROR(CheckInputs(request, imported));
+    TACC_RETURN_IF_ERROR(CheckBuffers(request, imported));
     TACC_RETURN_IF_ERROR(Finetune(request.finetune, request.model_path, request.seed, ops, imported));
     own_head = imported.own_head;
     ForwardModel model;
@@ -402,7 +417,8 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   return WriteFile(out_dir + "/summary.json",
                    SummaryJson(request, best, compiled.stages,
                                {planned.notes, Fingerprint(PrintAll(compiled.stages)), described.architecture,
-                                described.facts, described.fact_keys, described.adapter_config}));
+                                described.facts, described.fact_keys, described.adapter_config,
+                                described.weights == ImportOptions::Weights::kPretrained}));
 }
 
 }  // namespace tacc::graph

@@ -222,8 +222,12 @@ _WINDOW = (("stride", 1), ("padding", 0), ("dilation", 1))
 _BINARY = {name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
 _UNARY = {
     name: getattr(torch, name)
-    for name in ("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "relu", "square")
+    for name in ("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "relu", "square")
 } | {"silu": F.silu}
+
+
+# Types of elements that are none of the run's.
+_DTYPES = {"i32": torch.int32, "i64": torch.int64, "bool": torch.bool}
 
 
 def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
@@ -244,7 +248,7 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
         case "add_scalar":
             return [x[0] + a["value"]]
         case "cast":
-            return [x[0].to(dtype)]
+            return [x[0].to(_DTYPES.get(a["dtype"], dtype))]
         case "broadcast":
             kept = [extent if dim in a["dims"] else 1 for dim, extent in enumerate(a["shape"])]
             return [x[0].reshape(kept).expand(a["shape"])]
@@ -252,6 +256,8 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
             return [x[0].clamp(a["min"], a["max"])]
         case "reshape":
             return [x[0].reshape(a["shape"])]
+        case "stop_gradient":
+            return [x[0].detach()]
         case "transpose":
             return [x[0].permute(a["perm"])]
         case "slice":
@@ -260,8 +266,16 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
             return [torch.cat(x, dim=a["dim"])]
         case "reduce_sum":
             return [x[0].sum(a["dims"])]
+        case "reduce_max":
+            return [x[0].amax(a["dims"])]
+        case "pad":
+            around = [0, 0] * (x[0].dim() - 1 - a["dim"]) + [a["low"], a["high"]]
+            return [F.pad(x[0], around)]
         case "constant":
-            return [torch.full(a["shape"], a["value"], dtype=dtype)]
+            return [torch.full(a["shape"], a["value"], dtype=_DTYPES.get(a["dtype"], dtype))]
+        case "iota":
+            index = torch.arange(a["shape"][a["dim"]], dtype=_DTYPES.get(a["dtype"], dtype))
+            return [index.reshape([-1 if d == a["dim"] else 1 for d in range(len(a["shape"]))]).expand(a["shape"])]
         case "rms_norm" | "layer_norm":
             return _norm(node, x)
         case "l2_normalize":

@@ -260,9 +260,6 @@ void JobValidator::CheckModel(const v1::JobSpec& spec) {
   } else if (!model.has_path() && !model.has_graph()) {
     Add("model", "model.path is missing; give the folder of a Hugging Face model (or model.graph)",
         {"model.path", "model.graph"});
-  } else if (model.has_graph() && model.weights() == v1::WEIGHTS_PRETRAINED) {
-    Add("model.weights", "model.weights = pretrained needs model.path; the weights of model.graph are random",
-        {"model.path", "model.graph"});
   }
 }
 

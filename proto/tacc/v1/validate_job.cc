@@ -58,8 +58,6 @@ std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec) { return Job
 v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
   v1::JobSpec filled = spec;
   FillDefaults(&filled);
-  if (filled.model().has_graph() && !filled.model().has_weights())
-    filled.mutable_model()->set_weights(v1::WEIGHTS_RANDOM);
   return filled;
 }
 

@@ -25,8 +25,8 @@ struct JobDiagnostic {
 // workers, model.path against model.graph, ...). Any bytes are safe.
 std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec);
 
-// `spec` with each unset field that has a default in the schema set to it, and model.weights of a hand-written graph
-// set to random. What is still unset then is for the planner to decide. Idempotent.
+// `spec` with each unset field that has a default in the schema set to it. What is still unset then is for the planner
+// to decide. Idempotent.
 v1::JobSpec WithDefaults(const v1::JobSpec& spec);
 
 // Ranks that the job asks for: resources.workers, else the product of the sizes under `dist` that are given; 0 when

@@ -244,8 +244,7 @@ TEST(ValidateJobTest, ChecksTheModel) {
   spec.mutable_model()->set_graph("/g");
   EXPECT_THAT(Messages(spec), IsEmpty());
   spec.mutable_model()->set_weights(v1::WEIGHTS_PRETRAINED);
-  EXPECT_THAT(Messages(spec),
-              ElementsAre("model.weights = pretrained needs model.path; the weights of model.graph are random"));
+  EXPECT_THAT(Messages(spec), IsEmpty());
 }
 
 TEST(ValidateJobTest, ChecksTheLayout) {
@@ -315,10 +314,10 @@ TEST(ValidateJobTest, DefaultsComeFromTheSchema) {
   EXPECT_EQ(WithDefaults(filled).SerializeAsString(), filled.SerializeAsString());
 }
 
-TEST(ValidateJobTest, AGraphHasRandomWeights) {
+TEST(ValidateJobTest, WhereWeightsComeFromIsNoDefault) {
   v1::JobSpec spec;
   spec.mutable_model()->set_graph("/g");
-  EXPECT_EQ(WithDefaults(spec).model().weights(), v1::WEIGHTS_RANDOM);
+  EXPECT_FALSE(WithDefaults(spec).model().has_weights());
 }
 
 TEST(ValidateJobTest, RequestedWorld) {

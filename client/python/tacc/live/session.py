@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Self
 
 from tacc import calls
 from tacc.client import Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
+from tacc.extras import what_to_install
 from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
+
+if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
+    import numpy as np
 
 _POLL_SECONDS = 0.1
 _SLOTS = 3  # Batches that lie in memory: one is computed on, one waits, one is written.
@@ -120,6 +123,15 @@ class StagedBatch:
         self.state: bytes | None = None
 
 
+def _need_numpy() -> None:
+    try:
+        import numpy  # noqa: F401
+    except ModuleNotFoundError as error:
+        if (said := what_to_install(error)) is None:
+            raise
+        raise ImportError(f"tacc.Session: {said}", name=error.name) from error
+
+
 @dataclass
 class _Part:
     """What one rank reads of one input in one micro-batch, and where it lies in a slot."""
@@ -132,7 +144,7 @@ class _Part:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Session:
@@ -160,6 +172,7 @@ class Session:
     """
 
     def __init__(self, job: Job, *, timeout: float | None = None, shared_memory: bool = True):
+        _need_numpy()
         self._job = job
         self._id = secrets.token_hex(8)
         self._uses_memory = shared_memory
@@ -202,6 +215,8 @@ class Session:
         Raises:
             InputError: An input is missing, or has another shape or type.
         """
+        import numpy as np
+
         count = self.num_micro_batches if micro_batches is None else micro_batches
         arrays = {name: self._array(batch, spec, count) for name, spec in self.inputs.items()}
         with self._freed:
@@ -476,6 +491,8 @@ class Session:
                 raise LinkBrokenError("connect again with the memory")
 
     def _part(self, given: dict[str, Any]) -> _Part:
+        import numpy as np
+
         name, dims, dtype = given["name"], given["dims"], np.dtype(_DTYPES[given["dtype"]])
         rows = [self.global_batch_size, *dims[1:]] if given["batch"] else dims
         self.inputs[name] = SessionInput(name, dtype, tuple(rows), given["batch"])
@@ -493,6 +510,8 @@ class Session:
     # --- Batches ------------------------------------------------------------------------------------------------------
 
     def _array(self, batch: Mapping[str, Any], spec: SessionInput, micro_batches: int) -> np.ndarray[Any, Any]:
+        import numpy as np
+
         if spec.name not in batch:
             raise InputError(f"the batch has no {spec.name!r}; it has {', '.join(map(repr, batch)) or 'nothing'}")
         array = np.asarray(batch[spec.name])
@@ -510,6 +529,8 @@ class Session:
         return array
 
     def _place(self, slot: int, part: _Part) -> np.ndarray[Any, Any]:
+        import numpy as np
+
         assert self._memory is not None
         begin = slot * self._slot_bytes + part.offset
         return np.frombuffer(self._memory.map, part.dtype, part.size // part.dtype.itemsize, begin).reshape(part.shape)

@@ -1,0 +1,58 @@
+"""Which part of a graph's computation are ops that can be split over ranks, and which are `aten`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tacc.exporting.extents import at, product
+
+if TYPE_CHECKING:
+    from tacc.exporting.graph_text import Graph, Node
+
+_LEAVES = ("input", "param", "constant", "iota", "output")
+_FREE = ("reshape",)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of one forward pass of the example.
+
+    Attributes:
+        ops: How many nodes of each op the graph has.
+        flops: Floating-point operations of all nodes; an `aten` counts its results' elements.
+        aten_flops: Of these, those of nodes `aten`.
+    """
+
+    ops: dict[str, int] = field(default_factory=dict)
+    flops: float = 0.0
+    aten_flops: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The part of the computation that is in ops of the graph, 0 to 1."""
+        return 1.0 - self.aten_flops / self.flops if self.flops else 1.0
+
+
+def coverage_of(graph: Graph, batch: int, sequence: int) -> Coverage:
+    """Counts for so many samples and tokens."""
+    flops = {node: _flops(node, batch, sequence) for node in graph.nodes}
+    ops = Counter(node.op for node in graph.nodes if node.op not in _LEAVES)
+    return Coverage(dict(sorted(ops.items())), sum(flops.values()), sum(f for node, f in flops.items() if node.op == "aten"))
+
+
+def _flops(node: Node, batch: int, sequence: int) -> float:
+    def elements(i: int) -> int:
+        return at(product(node.results[i].dims), batch, sequence)
+
+    if node.op in _LEAVES + _FREE or not node.results:
+        return 0.0
+    if node.op == "einsum":
+        left, _ = node.attrs["spec"].split("->")
+        extents = dict(zip(left.replace(",", ""), (*node.operands[0].dims, *node.operands[1].dims)))
+        return 2.0 * at(product(list(extents.values())), batch, sequence)
+    if node.op == "attention":
+        q, k, v = (o.dims for o in node.operands[:3])
+        return 2.0 * at(product([q[0], q[1], q[2], k[1], q[3] + v[3]]), batch, sequence)
+    return float(sum(elements(i) for i in range(len(node.results))))

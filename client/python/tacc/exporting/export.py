@@ -1,0 +1,331 @@
+"""`export_model`: a PyTorch model as a graph in text form with its weights, which a job trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacc.errors import InputError
+from tacc.exporting.aten import UnsupportedOpsError
+from tacc.exporting.coverage import Coverage, coverage_of
+from tacc.exporting.dim_names import name_dims
+from tacc.exporting.example import Example, Leaf
+from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, text
+from tacc.exporting.forward import ForwardWithLoss, Loss, without_cache
+from tacc.exporting.fused import split_fused
+from tacc.exporting.graph_text import Node, Value, Word
+from tacc.exporting.losses import sum_and_count
+from tacc.exporting.lowering import Lowering
+from tacc.exporting.patterns.attention import find_attention
+from tacc.exporting.patterns.constant_values import ConstantValues
+from tacc.exporting.patterns.constants import fold_constants
+from tacc.exporting.patterns.gelu import find_gelu
+from tacc.exporting.patterns.rms_norm import find_rms_norm
+from tacc.exporting.patterns.rotary import find_rotary
+from tacc.exporting.rows import TABLE
+from tacc.exporting.source import without_prefix
+from tacc.exporting.tokens import next_token_loss, token_example
+from tacc.exporting.trace import ExportError, trace
+from tacc.exporting.weights import init_of, write_safetensors
+
+GRAPH, WEIGHTS, DESCRIPTION = "model.graph", "model.safetensors", "export.json"
+_PREFIX = "model"  # of paths of modules: ForwardWithLoss calls it so
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """An input of the graph that a batch gives.
+
+    Attributes:
+        name: Of the input.
+        path: Where in the batch it is: keys and positions, one behind the other.
+        dtype: Of the graph: "i64", "i32", "f32" or "bool".
+        dims: As the text form has them: ["B", "S"], ["B", "3", "224", "224"].
+    """
+
+    name: str
+    path: tuple[Any, ...]
+    dtype: str
+    dims: list[str]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export_model` made.
+
+    Attributes:
+        folder: Where it is: model.graph, model.safetensors, and export.json, which has what follows here.
+        inputs: Of the graph, what a batch gives.
+        outputs: Names of what the model returns beside its loss, each an output of the graph.
+        parameters: Names in model.safetensors of what is trained, as those of the model's state_dict.
+        buffers: Names of what is not trained and saved with the model.
+        tables: Names in model.safetensors that the model has not: fixed tables that it computes.
+        aliases: Names of the state_dict that share another name's tensor -> that name.
+        frozen: Parameters that are not trained: those with requires_grad=False, and those on which the loss does not depend.
+        seq_len: Tokens of a sample of the example; 0: there is no sequence.
+        any_batch: Whether a micro-batch may have any number of samples.
+        any_length: Whether a sample may have any number of tokens.
+        notes: What the user should know, a sentence or two each.
+        coverage: Which part of the computation are ops of the graph.
+    """
+
+    folder: Path
+    inputs: list[GraphInput]
+    outputs: list[str]
+    parameters: list[str]
+    buffers: list[str]
+    tables: list[str]
+    aliases: dict[str, str]
+    frozen: list[str]
+    seq_len: int
+    any_batch: bool
+    any_length: bool
+    notes: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
+
+
+def export_model(
+    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None = None, tokens: str | None = None, allow_unsupported: bool = False
+) -> Exported:
+    """Writes the model as a graph: `model.graph` in the text form, and its weights, `model.safetensors`.
+
+    The model is traced by torch.export in the mode in which it is (train() for training), with its parameters where they are.
+
+    Args:
+        model: Any module. It is not changed.
+        example: A batch: a dict of keyword arguments of the model, a tuple or list of positional ones, or a tensor. Dim 0 of its
+            tensors is the samples, of which a micro-batch of the job may have any number; dim 1 of ids of tokens is the sequence.
+        folder: Where to write; made if it is not there. A graph and weights that are there are replaced.
+        loss: A function of (outputs, batch) that returns a tensor with one element. None: the model returns its loss, as models of
+            transformers do that are given `labels`. With it, what the model's forward does not take goes to the loss alone.
+        tokens: For a model that trains from token data folders (`data.path`): the name of the argument that takes the ids of tokens.
+            The graph's inputs are `tokens` and `targets` then, and its loss that of the next token, from the model's `logits`.
+        allow_unsupported: Write the graph also if it has ops that cannot be trained yet, as nodes `aten`.
+
+    Returns:
+        What was made.
+
+    Raises:
+        ExportError: The model cannot be traced; the message names the line of the model and what to do.
+        UnsupportedOpsError: Ops that a graph cannot have, with their lines.
+        InputError: The example or the loss does not fit.
+    """
+    folder = Path(folder)
+    if tokens is not None:
+        if loss is not None:
+            raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
+        example, loss = token_example(example, tokens), next_token_loss
+    names = {} if tokens is None else {tokens: "tokens", "targets": "targets"}
+    batch = Example(model, example, has_loss=loss is not None, names=names)
+    notes: list[str] = []
+    with without_cache(model):
+        made = _export(model, batch, loss, notes, is_tokens=tokens is not None)
+    if made.lowering.unmapped and not allow_unsupported:
+        raise UnsupportedOpsError(made.lowering.unmapped)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / GRAPH).write_text(made.lowering.text(), encoding="utf-8")
+    write_safetensors(folder / WEIGHTS, made.tensors)
+    exported = _description(model, folder, batch, made, notes)
+    (folder / DESCRIPTION).write_text(json.dumps(_plain(exported), indent=1) + "\n", encoding="utf-8")
+    return exported
+
+
+@dataclass
+class _Made:
+    lowering: Lowering
+    inputs: list[GraphInput]
+    outputs: list[str]
+    tensors: dict[str, torch.Tensor]  # of model.safetensors
+    roles: dict[str, str]  # of each: parameter, frozen, buffer or table
+
+
+def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool) -> _Made:
+    """Of any number of samples and tokens if the model can be, else of fewer kinds of batches."""
+    tries = [(True, True), (True, False), (False, False)] if example.seq_len is not None else [(True, False), (False, False)]
+    for any_batch, any_length in tries:
+        try:
+            return _Exporter(model, example, loss, is_tokens).run(any_batch=any_batch, any_length=any_length)
+        except InexpressibleError as error:
+            notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
+    raise ExportError(notes[-1])
+
+
+class _Exporter:
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool):
+        self._module = ForwardWithLoss(model, example, loss)
+        self._example = example
+        self._is_tokens = is_tokens
+        self._extents = Extents()
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._roles: dict[str, str] = {}
+        self._values: dict[str, Value] = {}
+        self._inputs: list[GraphInput] = []
+        self._owners = _owners(model)
+        self._fixed = {name for name, p in model.named_parameters() if not p.requires_grad}
+
+    def run(self, *, any_batch: bool, any_length: bool) -> _Made:
+        program = trace(self._module, self._example, any_batch=any_batch, any_length=any_length, keeps=lambda op: TABLE.find(op) is not None)
+        self._signature = program.graph_signature
+        _refuse_changed_buffers(self._signature)
+        self._state = {**program.state_dict, **program.constants}
+        graph = program.graph
+        placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+        self._leaves = dict(zip(self._signature.user_inputs, self._example.leaves))
+        for name, leaf in self._leaves.items():
+            shape = placeholders[name].meta["val"].shape
+            for dim, symbol, is_open in ((0, BATCH, leaf.is_batch), (1, SEQUENCE, leaf.is_sequence)):
+                if is_open:
+                    self._extents.name(shape[dim], symbol)
+        values = ConstantValues(self._extents, self._constants(placeholders))
+        find_attention(graph, values)
+        find_rotary(graph, values)
+        find_rms_norm(graph)
+        find_gelu(graph)
+        fold_constants(graph, values, _has_row)
+
+        self._g = Lowering(TABLE, self._extents, _PREFIX, self._table)
+        returned = self._g.run(graph, self._placeholder)
+        outputs = self._end(program, returned)
+        return _Made(self._g, self._inputs, outputs, self._tensors, self._roles)
+
+    def _constants(self, placeholders: Mapping[str, torch.fx.Node]) -> dict[torch.fx.Node, torch.Tensor]:
+        targets = {**self._signature.inputs_to_buffers, **self._signature.inputs_to_lifted_tensor_constants}
+        return {placeholders[name]: self._state[target].detach().cpu() for name, target in targets.items() if name in placeholders}
+
+    def _placeholder(self, node: torch.fx.Node) -> Value | None:
+        if node.name in self._leaves:
+            return self._input(node, self._leaves[node.name])
+        signature = self._signature
+        for targets, role in ((signature.inputs_to_parameters, "parameter"), (signature.inputs_to_buffers, "buffer")):
+            if node.name in targets:
+                return self._state_value(node, targets[node.name], role) if node.users else None
+        if node.name in signature.inputs_to_lifted_tensor_constants and node.users:
+            return self._g.cast(self._table(self._state[signature.inputs_to_lifted_tensor_constants[node.name]]), self._g.type_of(node.meta["val"])[0])
+        return None
+
+    def _input(self, node: torch.fx.Node, leaf: Leaf) -> Value:
+        dtype, dims = self._g.type_of(node.meta["val"])
+        declared = "i32" if self._is_tokens else dtype
+        self._inputs.append(GraphInput(leaf.name, leaf.path, declared, [text(d) for d in dims]))
+        value = self._g.add("input", [], [(declared, dims)], symbol=leaf.name, name=leaf.name, module="")[0]
+        return self._g.cast(value, dtype)
+
+    def _state_value(self, node: torch.fx.Node, target: str, role: str) -> Value:
+        """Of a parameter or a buffer; of one that has several names, the first."""
+        name = self._owners.get(without_prefix(target, _PREFIX), without_prefix(target, _PREFIX))
+        if name not in self._values:
+            tensor = self._state[target]
+            self._values[name] = self._param(name, tensor, role, module=name.rpartition(".")[0])
+        return self._g.cast(self._values[name], self._g.type_of(node.meta["val"])[0])
+
+    def _param(self, name: str, tensor: torch.Tensor, role: str, module: str) -> Value:
+        if tensor.numel() == 0:
+            raise InputError(f"{role} {name} has the shape {list(tensor.shape)}, which is empty")
+        self._tensors[name], self._roles[name] = tensor, role
+        init = init_of(tensor)
+        attrs: dict[str, Any] = {"init": init} if role == "parameter" or not init.startswith("normal") else {}
+        if role != "parameter":
+            attrs["role"] = Word("buffer")
+        return self._g.add("param", [], [("f32", tuple(tensor.shape))], symbol=name, name=name, module=module, **attrs)[0]
+
+    def _table(self, tensor: torch.Tensor) -> Value:
+        return self._param(f"tables.{sum(role == 'table' for role in self._roles.values())}", tensor, "table", "")
+
+    def _end(self, program: torch.export.ExportedProgram, returned: list[Any]) -> list[str]:
+        """Adds the outputs; returns the names of those that the model returns beside its loss."""
+        num_changed = len(self._signature.output_specs) - len(self._signature.user_outputs)
+        names = list(self._module_output_names(program))
+        values = dict(zip(names, returned[num_changed:]))
+        g = self._g
+        g.module = g.source = ""
+        has_batch = any("B" in i.dims for i in self._inputs)
+        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch)
+        outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
+        for name, value in outputs:
+            g.add("output", [value], [], symbol=name)
+        g.drop_unused()
+        split_fused(g)
+        name_dims(g)
+        g.drop_unused()
+        g.move_params()
+        self._keep_params(g.nodes_of(loss, count))
+        return [name for name, _ in outputs[2:]]
+
+    def _keep_params(self, of_loss: set[Node]) -> None:
+        """Leaves out the tensors that the graph does not read. Those that the loss does not train are buffers to it."""
+        kept: dict[str, bool] = {}
+        for node in self._g.nodes:
+            if node.op != "param":
+                continue
+            name = node.symbol.partition("[")[0]
+            kept[name] = node in of_loss or kept.get(name, False)
+            if self._roles[name] == "parameter" and (name in self._fixed or node not in of_loss):
+                node.attrs["role"] = Word("buffer")
+        for name, is_in_loss in kept.items():
+            if self._roles[name] == "parameter" and (name in self._fixed or not is_in_loss):
+                self._roles[name] = "frozen"
+        self._tensors = {name: t for name, t in self._tensors.items() if name in kept}
+
+    def _module_output_names(self, program: torch.export.ExportedProgram) -> list[str]:
+        return list(program.call_spec.out_spec.context)  # of the dict that ForwardWithLoss returns
+
+
+def _has_row(node: torch.fx.Node) -> bool:
+    name = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "__name__", "")
+    return name == "getitem" or TABLE.find(name) is not None
+
+
+def _owners(model: torch.nn.Module) -> dict[str, str]:
+    """Each name of a parameter or a buffer -> the first name of its tensor."""
+    first: dict[int, str] = {}
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+def _refuse_changed_buffers(signature: Any) -> None:
+    if changed := sorted(without_prefix(b, _PREFIX) for b in signature.buffers_to_mutate.values()):
+        raise ExportError(
+            f"the model's forward changes its buffers {', '.join(changed)}, which a graph cannot say yet; put those modules into eval() (batch norm), or "
+            "compute without them"
+        )
+
+
+def _description(model: torch.nn.Module, folder: Path, example: Example, made: _Made, notes: list[str]) -> Exported:
+    in_graph = set(made.tensors)
+    if unused := [name for name, _ in model.named_parameters() if name not in in_graph]:
+        notes.append(f"the graph leaves out {', '.join(unused)}: nothing that the model returns depends on them")
+    any_batch, any_length = (any(s in i.dims for i in made.inputs) for s in ("B", "S"))
+    if not any_batch:
+        notes.append(f"a micro-batch has always {len(next(iter(example.for_tracing().values())))} samples, the same on all ranks")
+    elif example.seq_len is not None and not any_length:
+        notes.append(f"a sample has always {example.seq_len} tokens")
+    return Exported(
+        folder=folder,
+        inputs=made.inputs,
+        outputs=made.outputs,
+        parameters=[n for n in made.tensors if made.roles[n] == "parameter"],
+        buffers=[n for n in made.tensors if made.roles[n] == "buffer"],
+        tables=[n for n in made.tensors if made.roles[n] == "table"],
+        aliases={name: first for name, first in _owners(model).items() if name != first and first in in_graph},
+        frozen=[n for n in made.tensors if made.roles[n] == "frozen"],
+        seq_len=example.seq_len or 0,
+        any_batch=any_batch,
+        any_length=any_length,
+        notes=notes,
+        coverage=coverage_of(made.lowering, batch=max(example.batch_size, 2), sequence=example.seq_len or 1),
+    )
+
+
+def _plain(exported: Exported) -> dict[str, Any]:
+    """As JSON has it."""
+    plain = {k: v for k, v in vars(exported).items() if k != "folder"}
+    plain["inputs"] = [vars(i) | {"path": list(i.path)} for i in exported.inputs]
+    plain["coverage"] = vars(exported.coverage)
+    return plain
+
+

@@ -1,0 +1,79 @@
+"""The module that is traced: the user's model, and its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tacc.errors import InputError
+from tacc.exporting.example import Example
+
+Loss = Callable[[Any, Any], torch.Tensor]
+
+
+class ForwardWithLoss(torch.nn.Module):  # type: ignore[misc]
+    """Of the tensors of a batch by name, the loss and what else the model returns, tensors by name."""
+
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None):
+        super().__init__()
+        self.model = model
+        self.output_spec: Any = None  # of what the model returns; its tensors are named by output_names
+        self.output_names: list[str | None] = []
+        self._example = example
+        self._loss = loss
+
+    def forward(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        outputs, batch = self._example.call(self.model, tensors)
+        loss = _own_loss(outputs) if self._loss is None else self._loss(outputs, batch)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = "the model's loss" if self._loss is None else "what loss= returns"
+            raise InputError(f"{what} is {_described(loss)}; wanted a tensor with one element")
+        named = {"loss": loss}
+        leaves, self.output_spec = pytree.tree_flatten_with_path(_without_caches(outputs))
+        self.output_names = []
+        for path, leaf in leaves:
+            words = [str(key.key if hasattr(key, "key") else getattr(key, "idx", key)) for key in path]
+            name = ".".join(words) or "output"
+            is_returned = isinstance(leaf, torch.Tensor) and leaf is not loss
+            name = name + "_" if name in ("loss", "target_tokens") and is_returned else name
+            self.output_names.append(name if isinstance(leaf, torch.Tensor) else None)
+            if is_returned:
+                named[name] = leaf
+        return named
+
+
+def _own_loss(outputs: Any) -> Any:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if loss is None:
+        raise InputError(
+            "the model returns no loss: give loss=, a function of (outputs, batch), or put what the model makes its loss of into the batch, as `labels`"
+        )
+    return loss
+
+
+def _described(value: Any) -> str:
+    return f"a tensor of {value.dim()} dims" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+
+
+def _without_caches(outputs: Any) -> Any:
+    """Without caches of keys and values, which are no tensors and serve inference alone."""
+    if isinstance(outputs, Mapping):
+        return {k: _without_caches(v) for k, v in outputs.items() if k not in ("past_key_values", "cache_params")}
+    return outputs
+
+
+@contextmanager
+def without_cache(model: torch.nn.Module) -> Any:
+    """With the caches of inference off, of a model that can have one (transformers: config.use_cache)."""
+    configs = {id(m.config): m.config for m in model.modules() if getattr(getattr(m, "config", None), "use_cache", None)}
+    for config in configs.values():
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in configs.values():
+            config.use_cache = True

@@ -1,0 +1,121 @@
+"""From an exported program to the text form: each ATen node becomes the nodes that its row of the table makes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tacc.exporting.aten import Unmapped, add_aten_node
+from tacc.exporting.builder import Builder
+from tacc.exporting.extents import BATCH, Extent, Extents
+from tacc.exporting.graph_text import Value
+from tacc.exporting.source import module_path, source_line
+from tacc.exporting.table import NoRowError, Table
+
+# A graph is in f32: which products are computed in fewer bits is the job's to say (compute.bf16).
+DTYPES = {
+    torch.float64: "f32",
+    torch.float32: "f32",
+    torch.bfloat16: "f32",
+    torch.float16: "f32",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i32",
+    torch.int8: "i32",
+    torch.uint8: "i32",
+    torch.bool: "bool",
+}
+
+class Lowering(Builder):
+    """Makes a graph of FX nodes, in order. Rows call its methods; `node` is the FX node that is being lowered."""
+
+    def __init__(self, table: Table, extents: Extents, prefix: str, add_table: Callable[[torch.Tensor], Value]):
+        super().__init__()
+        self.add_table = add_table  # a tensor of fixed values as a value of the graph, f32
+        self._table = table
+        self.extents = extents
+        self.prefix = prefix  # of paths of modules, which export puts before the model's
+        self.node: torch.fx.Node = None
+        self.means: dict[Value, tuple[Value, Value]] = {}  # a mean -> the sum and the number of what it is taken of
+        self.unmapped: list[Unmapped] = []
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._num_dropouts = 0
+        self.shared: dict[str, list[Value]] = {}  # what a row has made for all its calls
+
+    def run(self, graph: torch.fx.Graph, leaf: Callable[[torch.fx.Node], Value | None]) -> list[Any]:
+        """Lowers the graph, whose placeholders `leaf` makes; returns what its output node returns."""
+        for node in graph.nodes:
+            self.node = node
+            self.module, self.source = module_path(node, self.prefix), source_line(node)
+            if node.op == "placeholder":
+                self._values[node] = leaf(node)
+            elif node.op == "call_function":
+                self._values[node] = self._call(node)
+            elif node.op == "output":
+                return [self._argument(a) for a in node.args[0]]
+        return []
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        name = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "__name__", str(node.target))
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, torch.SymFloat, int, float, bool)):
+            return None
+        if node.target is operator.getitem:
+            made = self._values[node.args[0]]
+            return None if made is None else made[node.args[1]]
+        args = tuple(self._argument(a) for a in node.args)
+        kwargs = {key: self._argument(a) for key, a in node.kwargs.items()}
+        try:
+            return self._table.call(self, name, args, kwargs)
+        except NoRowError as error:
+            self.unmapped.append(Unmapped(name, str(error), self.source, self.module))
+            return add_aten_node(self, node, args, kwargs)
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            value = argument.meta.get("val")
+            if isinstance(value, (int, float, bool, torch.SymInt)):
+                return self.extents.of(value) if not isinstance(value, float) else value
+            return self._values[argument]
+        if isinstance(argument, torch.SymInt):
+            return self.extents.of(argument)
+        if isinstance(argument, (list, tuple)):
+            return [self._argument(a) for a in argument]
+        return argument
+
+    # What rows ask.
+
+    def type_of(self, value: torch.Tensor) -> tuple[str, list[Extent]]:
+        if value.dtype not in DTYPES:
+            raise NoRowError(f"a graph has no elements of type {value.dtype}")
+        return DTYPES[value.dtype], [self.extents.of(d) for d in value.shape]
+
+    @property
+    def result(self) -> tuple[str, list[Extent]]:
+        """Type and dims of what the FX node makes; of several, of the first."""
+        value = self.node.meta["val"]
+        return self.type_of(value[0] if isinstance(value, (list, tuple)) else value)
+
+    @property
+    def dtype(self) -> str:
+        return self.result[0]
+
+    @property
+    def dims(self) -> list[Extent]:
+        return self.result[1]
+
+    # Inputs that the rank gives, and randomness.
+
+    def rank_input(self, name: str) -> Value:
+        """`step`, the updates already done, or `sample`, the numbers of the rows in the global batch."""
+        if name not in self.shared:
+            dims = [] if name == "step" else [BATCH]
+            self.shared[name] = self.add("input", [], [("i64", dims)], symbol=name, name=name, module="")
+        return self.shared[name][0]
+
+    def next_dropout(self) -> int:
+        """A number by which a dropout draws other elements than the others do."""
+        self._num_dropouts += 1
+        return self._num_dropouts - 1

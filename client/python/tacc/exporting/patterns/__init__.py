@@ -1,0 +1,1 @@
+"""Ops that models spell out in many, found in an exported program before its nodes are lowered."""

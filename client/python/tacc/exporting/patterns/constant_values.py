@@ -1,0 +1,105 @@
+"""What nodes of an exported program are that depend on no data: masks, positions, tables. They are evaluated for several sizes of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from tacc.exporting.extents import Extents, InexpressibleError, at
+
+# They ask only for the shape of their operand.
+_OF_SHAPES = ("aten.sym_size", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.new_", "aten._assert")
+
+
+class ConstantValues:
+    """Evaluates nodes from `constants`, the tensors of placeholders that no batch changes."""
+
+    def __init__(self, extents: Extents, constants: Mapping[Node, torch.Tensor]):
+        self._extents = extents
+        self._constants = constants
+        self._data: dict[Node, frozenset[Node]] = {}
+
+    def data_of(self, node: Node) -> frozenset[Node]:
+        """The placeholders, other than constants, on whose values the node depends."""
+        if node in self._data:
+            return self._data[node]
+        if node.op == "placeholder":
+            result = frozenset() if node in self._constants else frozenset([node])
+        elif str(node.target).startswith(_OF_SHAPES):
+            result = frozenset()
+        else:
+            result = frozenset[Node]().union(*(self.data_of(n) for n in node.all_input_nodes))
+        self._data[node] = result
+        return result
+
+    def evaluate(self, node: Node, batch: int, sequence: int, data: Mapping[Node, torch.Tensor] | None = None) -> Any:
+        """The node's value for so many samples and tokens, with these tensors for placeholders of data.
+
+        Raises InexpressibleError when a size is unknown, NotImplementedError when PyTorch cannot compute it here.
+        """
+        return _Evaluation(self._extents, {**self._constants, **(data or {})}, batch, sequence).of(node)
+
+    def constant(self, node: Node) -> torch.Tensor | None:
+        """The tensor of a placeholder that no batch changes."""
+        return self._constants.get(node)
+
+    def shape(self, node: Node, batch: int, sequence: int) -> list[int]:
+        return [at(self._extents.of(d), batch, sequence) for d in node.meta["val"].shape]
+
+
+class _Evaluation:
+    def __init__(self, extents: Extents, known: Mapping[Node, torch.Tensor], batch: int, sequence: int):
+        self._extents, self._batch, self._sequence = extents, batch, sequence
+        self._values: dict[Node, Any] = dict(known)
+
+    def of(self, node: Node) -> Any:
+        for n in _in_order(node, self._values):
+            self._values[n] = self._run(n)
+        return self._values[node]
+
+    def _run(self, node: Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, (int, bool, float)):
+            return value
+        if isinstance(value, torch.SymInt):
+            return at(self._extents.of(value), self._batch, self._sequence)
+        if node.op != "call_function":
+            raise NotImplementedError(str(node))
+        args = torch.fx.node.map_arg(node.args, self._argument)
+        kwargs = dict(torch.fx.node.map_arg(dict(node.kwargs), self._argument))
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("cpu")
+        if kwargs.get("dtype") in (torch.bfloat16, torch.float16):  # a graph is in f32
+            kwargs["dtype"] = torch.float32
+        return node.target(*args, **kwargs)
+
+    def _argument(self, node: Node) -> Any:
+        if node in self._values:
+            return self._values[node]
+        value = node.meta["val"]  # of data, whose shape alone is asked
+        return torch.empty([at(self._extents.of(d), self._batch, self._sequence) for d in value.shape], dtype=value.dtype)
+
+
+def _in_order(node: Node, known: Mapping[Node, Any]) -> Iterator[Node]:
+    """What must be computed for the node, operands first."""
+    done: set[Node] = set()
+    stack = [(node, False)]
+    while stack:
+        n, ready = stack.pop()
+        if n in known or n in done:
+            continue
+        if ready:
+            done.add(n)
+            yield n
+            continue
+        stack.append((n, True))
+        value = n.meta.get("val")
+        if isinstance(value, (int, bool, float, torch.SymInt)) or str(n.target).startswith(_OF_SHAPES):
+            continue
+        stack += [(operand, False) for operand in n.all_input_nodes]
+
+
+__all__ = ["ConstantValues", "InexpressibleError"]

@@ -1,0 +1,172 @@
+"""Attention, which patterns/attention.py has found."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tacc.exporting.extents import BATCH, Extent
+from tacc.exporting.graph_text import Value
+from tacc.exporting.lowering import Lowering
+from tacc.exporting.patterns.attention import ATTENTION
+from tacc.exporting.rows.dropout import SEED, dropped
+from tacc.exporting.table import NoRowError, row
+
+_HIDDEN = 1e30  # what is subtracted from a score that its query may not see: its exponential is 0
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What becomes of the products of queries and keys before the softmax, and of its results.
+
+    Attributes:
+        mask: [...,S,T], true where the query sees the key, or a number that is added.
+        keys: [B,T], not zero where there is a key.
+        causal, window: As of masks.Mask.
+        is_safe: A query that sees nothing has the result 0, as PyTorch's own op says; else the mean of all values.
+    """
+
+    scale: float
+    mask: Value | None = None
+    keys: Value | None = None
+    causal: bool = False
+    window: int = 0
+    softcap: float = 0.0
+    dropout: float = 0.0
+    is_safe: bool = False
+
+
+@row("aten.scaled_dot_product_attention.default")
+def sdpa(
+    g: Lowering,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """With a mask that the patterns do not know."""
+    if is_causal and mask is not None:
+        raise NoRowError("with attn_mask and is_causal")
+    return _attention(g, q, k, v, _Scores(_scale(q, scale), mask, causal=is_causal, dropout=dropout, is_safe=True))
+
+
+@row(ATTENTION)
+def attention(g: Lowering, q: Value, k: Value, v: Value, *, scale: float | None, transposed_keys: bool = False, **scores: Any) -> Value:
+    if transposed_keys:
+        k = g.swap(k, k.rank - 2, k.rank - 1)
+    return _attention(g, q, k, v, _Scores(_scale(q, scale), **scores))
+
+
+def _scale(q: Value, scale: float | None) -> float:
+    return float(q.dims[-1]) ** -0.5 if scale is None else float(scale)
+
+
+def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
+    """q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
+    dims = g.dims
+    if q.rank == 3:
+        q, k, v = (g.reshape(x, [x.dims[0], 1, *x.dims[1:]]) for x in (q, k, v))
+        if (mask := scores.mask) is not None and mask.rank == 3:
+            scores = replace(scores, mask=g.reshape(mask, [mask.dims[0], 1, *mask.dims[1:]]))
+    if q.rank != 4 or k.rank != 4:
+        raise NoRowError(f"of {q.rank} dims")
+    batch = k.dims[0] if q.dims[0] == 1 else q.dims[0]  # either may be the same for all samples
+    q, k, v = (g.broadcast(x, [batch, *x.dims[1:]]) for x in (q, k, v))
+    k, v = _unrepeated(g, k), _unrepeated(g, v)
+    is_square = q.dims[2] == k.dims[2]
+    if scores.mask is None and scores.keys is None and (is_square or not scores.causal):
+        return g.reshape(_fused(g, q, k, v, scores), dims)
+    return g.reshape(_spelled_out(g, q, k, v, scores), dims)
+
+
+def _unrepeated(g: Lowering, x: Value) -> Value:
+    """The kv heads before each was repeated for its query heads: reshape(broadcast of [B,K,T,D] over [B,K,n,T,D])."""
+    spread = x.node.operands[0] if x.node.op == "reshape" else None
+    if spread is None or spread.node.op != "broadcast" or spread.rank != 5 or spread.node.attrs["dims"] != [0, 1, 3, 4]:
+        return x
+    narrow = spread.node.operands[0]
+    is_repeated = x.dims == (spread.dims[0], spread.dims[1] * spread.dims[2], *spread.dims[3:])
+    return g.reshape(narrow, [spread.dims[d] for d in (0, 1, 3, 4)]) if is_repeated else x
+
+
+def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
+    q, k, v = (g.swap(x, 1, 2) for x in (q, k, v))
+    attrs: dict[str, Any] = {"causal": scores.causal, "scale": scores.scale}
+    operands = [q, k, v]
+    if scores.window:
+        attrs["window"] = scores.window
+    if scores.softcap:
+        attrs["softcap"] = scores.softcap
+    if scores.dropout:
+        if q.dims[0] != BATCH:
+            raise NoRowError("with dropout, of other rows than samples")
+        operands += [g.rank_input("step"), g.rank_input("sample")]
+        attrs |= {"dropout": float(scores.dropout), "dropout_key": g.next_dropout(), "dropout_seed": SEED}
+    batch, queries, heads, _ = q.dims
+    out, _ = g.add("attention", operands, [("f32", [batch, queries, heads, v.dims[3]]), ("f32", [batch, heads, queries])], **attrs)
+    return g.swap(out, 1, 2)
+
+
+def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
+    """softmax(q k^T scale + mask) v. h: a kv head, g: its query heads."""
+    batch, heads, queries, width = q.dims
+    kv_heads, keys = k.dims[1], k.dims[2]
+    if kv_heads == heads:
+        s = g.einsum("bhsd,bhtd->bhst", q, k)
+    else:
+        groups = g.reshape(q, [batch, kv_heads, heads // kv_heads, queries, width])
+        s = g.reshape(g.einsum("bhgsd,bhtd->bhgst", groups, k), [batch, heads, queries, keys])
+    s = g.scale(s, scores.scale)
+    if scores.softcap:
+        s = g.scale(g.unary("tanh", g.scale(s, 1 / scores.softcap)), scores.softcap)
+    hidden = _hidden(g, scores, queries, keys)
+    if hidden is not None:
+        s = g.binary("add", s, g.scale(hidden, -_HIDDEN))
+    if scores.mask is not None and scores.mask.is_floating:
+        s = g.binary("add", s, scores.mask)
+    p = g.unary("softmax", s)
+    if scores.dropout:
+        p = dropped(g, p, scores.dropout)
+    if hidden is not None and scores.is_safe:
+        # A query that sees nothing has no result, and not the mean of what it does not see.
+        num_seen = g.reduce_sum(g.add_scalar(g.scale(hidden, -1.0), 1.0), [hidden.rank - 1])
+        sees_any = g.unary("clamp", num_seen, min=0.0, max=1.0)
+        p = g.binary("mul", p, g.reshape(sees_any, [*sees_any.dims, 1]))
+    if kv_heads == heads:
+        return g.einsum("bhst,bhtd->bhsd", p, v)
+    p = g.reshape(p, [batch, kv_heads, heads // kv_heads, queries, keys])
+    return g.reshape(g.einsum("bhgst,bhtd->bhgsd", p, v), [batch, heads, queries, v.dims[3]])
+
+
+def _hidden(g: Lowering, scores: _Scores, queries: Extent, keys: Extent) -> Value | None:
+    """1 where a query may not see a key, else 0; None: each sees all. Its dims are the last of [B,H,S,T], or 1."""
+    parts = []
+    if scores.mask is not None and not scores.mask.is_floating:
+        parts.append(_negated(g, scores.mask))
+    if scores.keys is not None:
+        there = g.cast(scores.keys, "bool")  # any number but 0 says so
+        parts.append(_negated(g, g.reshape(there, [there.dims[0], 1, 1, keys])))
+    if scores.causal:
+        parts.append(_ahead(g, queries, keys, scores.window))
+    return functools.reduce(lambda a, b: g.binary("maximum", a, b), parts) if parts else None
+
+
+def _negated(g: Lowering, seen: Value) -> Value:
+    return g.add_scalar(g.scale(g.cast(seen, "f32"), -1.0), 1.0)
+
+
+def _ahead(g: Lowering, queries: Extent, keys: Extent, window: int) -> Value:
+    """[S,T]: 1 where the key is not the query's own or one before it, of the last `window`. Both begin at position 0."""
+    i, j = g.iota(0, "f32", [queries, keys]), g.iota(1, "f32", [queries, keys])
+    ahead = g.binary("sub", j, i)
+    hidden = g.unary("clamp", ahead, min=0.0, max=1.0)
+    if not window:
+        return hidden
+    too_far = g.unary("clamp", g.add_scalar(g.unary("neg", ahead), 1.0 - window), min=0.0, max=1.0)
+    return g.binary("add", hidden, too_far)

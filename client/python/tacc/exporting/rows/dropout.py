@@ -1,0 +1,42 @@
+"""Dropout. Which elements are kept depends on the rank's inputs `step` and `sample`, so that every layout drops the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tacc.exporting.extents import BATCH
+from tacc.exporting.graph_text import Value
+from tacc.exporting.lowering import Lowering
+from tacc.exporting.table import NoRowError, row
+
+SEED = 42  # of all dropouts of a graph
+
+
+@row("aten.dropout.default", "aten.native_dropout.default", "aten.feature_dropout.default")
+def dropout(g: Lowering, x: Value, rate: float, train: bool = True) -> Any:
+    name = str(g.node.target)
+    if rate == 0 or not train:
+        y = x
+    elif "feature" in name:
+        raise NoRowError("of whole channels")
+    else:
+        y = dropped(g, x, rate)
+    return [y, None] if "native" in name else y
+
+
+def dropped(g: Lowering, x: Value, rate: float) -> Value:
+    rows = g.reshape(x, sample_first(g, x))
+    step, sample = g.rank_input("step"), g.rank_input("sample")
+    return g.reshape(g.unary_with("dropout", [rows, step, sample], rate=float(rate), key=g.next_dropout(), seed=SEED), x.dims)
+
+
+def sample_first(g: Lowering, x: Value) -> list[Any]:
+    """x's dims with the samples as the first one."""
+    first = x.dims[0] if x.dims else 1
+    if first == BATCH:
+        return list(x.dims)
+    if not isinstance(first, int):
+        rest = first / BATCH
+        if not rest.has(BATCH) and rest.is_polynomial():
+            return [BATCH, rest, *x.dims[1:]]
+    raise NoRowError("of a tensor whose first dim has no samples")

@@ -1,0 +1,91 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tacc.exporting.extents import product
+from tacc.exporting.graph_text import Value
+from tacc.exporting.lowering import Lowering
+from tacc.exporting.table import NoRowError, row
+
+_LETTERS = "abcdefghij"
+
+
+@row("aten.linear.default")
+def linear(g: Lowering, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    x = _unmerged(g, x)
+    rows = _LETTERS[: x.rank - 1]
+    y = g.einsum(f"{rows}k,nk->{rows}n", x, weight)
+    return g.reshape(y if bias is None else g.binary("add", y, bias), g.dims)
+
+
+def _unmerged(g: Lowering, x: Value) -> Value:
+    """x [N,K] before its leading dims were merged: then samples and tokens stay apart, and each layout can split them."""
+    if x.rank != 2 or x.node.op != "reshape":
+        return x
+    inner = x.node.operands[0]
+    for i in range(2, inner.rank):
+        if product(inner.dims[:i]) == x.dims[0]:
+            return g.reshape(inner, [*inner.dims[:i], x.dims[1]])
+    return x
+
+
+def _product(g: Lowering, x: Value, y: Value) -> Value:
+    """x y, of which x has any number of leading dims and y two."""
+    rows = _LETTERS[: x.rank - 1]
+    if y.node.op == "transpose":  # of a weight [n,k]
+        return g.einsum(f"{rows}k,nk->{rows}n", x, y.node.operands[0])
+    return g.einsum(f"{rows}k,kn->{rows}n", x, y)
+
+
+@row("aten.addmm.default")
+def addmm(g: Lowering, bias: Value, x: Value, weight: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    y = g.scale(_product(g, _unmerged(g, x), weight), alpha)
+    if bias.rank > 1:
+        y = g.reshape(y, g.dims)
+    return g.reshape(g.binary("add", y, g.scale(bias, beta)), g.dims)
+
+
+@row("aten.mm.default")
+def mm(g: Lowering, x: Value, y: Value) -> Value:
+    return g.reshape(_product(g, _unmerged(g, x), y), g.dims)
+
+
+@row("aten.bmm.default")
+def bmm(g: Lowering, x: Value, y: Value) -> Value:
+    return g.matmul(x, y)
+
+
+@row("aten.baddbmm.default")
+def baddbmm(g: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    made = g.scale(g.matmul(x, y), alpha)
+    return made if beta == 0 else g.binary("add", made, g.scale(bias, beta))
+
+
+@row("aten.matmul.default")
+def matmul(g: Lowering, x: Value, y: Value) -> Value:
+    if x.rank == 0 or y.rank == 0:
+        raise NoRowError("of a scalar")
+    a = g.reshape(x, [1, *x.dims]) if x.rank == 1 else x
+    b = g.reshape(y, [*y.dims, 1]) if y.rank == 1 else y
+    if b.rank == 2:
+        return g.reshape(_product(g, a, b), g.dims)
+    return g.reshape(g.matmul(a, b), g.dims)
+
+
+@row("aten.einsum.default")
+def einsum(g: Lowering, spec: str, operands: list[Value], **_: Any) -> Value:
+    spec = spec.replace(" ", "")
+    if len(operands) != 2 or "." in spec or "->" not in spec:
+        raise NoRowError(f'einsum "{spec}"')
+    left, result = spec.split("->")
+    a, b = left.split(",")
+    if any(len(set(part)) != len(part) for part in (a, b, result)) or set(a) ^ set(b) - set(result):
+        raise NoRowError(f'einsum "{spec}"')
+    return g.einsum(spec, *operands)
+
+
+@row("aten.mv.default", "aten.dot.default")
+def mv(g: Lowering, x: Value, y: Value) -> Value:
+    return matmul(g, x, y)

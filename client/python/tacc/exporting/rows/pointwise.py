@@ -1,0 +1,196 @@
+"""Arithmetic and activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from tacc.exporting.graph_text import Value
+from tacc.exporting.lowering import Lowering
+from tacc.exporting.table import NoRowError, row
+
+_UNARY = ("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "relu", "silu")
+
+
+def _as_float(g: Lowering, x: Value) -> Value:
+    return x if x.is_floating else g.cast(x, "f32")
+
+
+def _register_unaries() -> None:
+    def make(op: str) -> Any:
+        def unary(g: Lowering, x: Value, **_: Any) -> Value:
+            if op == "neg" and not x.is_floating:
+                return g.binary("sub", g.constant(0, x.dtype, []), x)
+            return g.unary(op, _as_float(g, x))
+
+        return unary
+
+    for op in _UNARY:
+        row(f"aten.{op}.default")(make(op))
+
+
+_register_unaries()
+
+
+def _with_scalar(g: Lowering, op: str, x: Value, scalar: Any) -> Value:
+    """op(x, scalar); add, sub, mul or div."""
+    if op == "div":
+        x = _as_float(g, x)
+    if isinstance(scalar, sympy.Expr):  # a size
+        dtype = x.dtype if isinstance(scalar, sympy.Expr) and not x.is_floating else "f32"
+        return g.binary(op, x, g.constant(scalar, dtype, []))
+    if not x.is_floating and isinstance(scalar, float):
+        x = _as_float(g, x)
+    if x.is_floating:
+        match op:
+            case "add" | "sub":
+                return g.add_scalar(x, scalar if op == "add" else -scalar)
+            case "mul":
+                return g.scale(x, scalar)
+            case "div":
+                return g.scale(x, 1.0 / scalar) if _is_power_of_two(scalar) else g.binary("div", x, g.constant(scalar, "f32", []))
+    if scalar == {"add": 0, "sub": 0, "mul": 1}[op]:
+        return x
+    return g.binary(op, x, g.constant(scalar, x.dtype, []))
+
+
+def _is_power_of_two(number: float) -> bool:
+    mantissa = abs(float(number)).hex().split("p")[0]
+    return mantissa in ("0x1.0000000000000", "0x1.0")
+
+
+def _binary(g: Lowering, op: str, a: Any, b: Any, alpha: Any = 1) -> Value:
+    if not isinstance(a, Value):
+        if op in ("add", "mul"):
+            return _binary(g, op, b, a, alpha) if alpha == 1 else g.add_scalar(_scaled(g, b, alpha), a)
+        dtype = "f32" if op == "div" or isinstance(a, float) or b.is_floating else b.dtype
+        a = g.constant(a, dtype, [])
+    if not isinstance(b, Value):
+        return _with_scalar(g, op, a, b if alpha == 1 else b * alpha)
+    b = _scaled(g, b, alpha)
+    if op == "div":
+        a, b = _as_float(g, a), _as_float(g, b)
+    if a.dtype == b.dtype == "bool":
+        if op != "mul":
+            raise NoRowError("arithmetic of bools")
+        return g.cast(g.binary("mul", g.cast(a, "i32"), g.cast(b, "i32")), "bool")
+    return g.binary(op, a, b)
+
+
+def _scaled(g: Lowering, x: Value, alpha: Any) -> Value:
+    return x if alpha == 1 else _with_scalar(g, "mul", x, alpha)
+
+
+@row("aten.add.Tensor", "aten.add.Scalar")
+def add(g: Lowering, a: Any, b: Any, *, alpha: Any = 1) -> Value:
+    return _binary(g, "add", a, b, alpha)
+
+
+@row("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(g: Lowering, a: Any, b: Any, *, alpha: Any = 1) -> Value:
+    return _binary(g, "sub", a, b, alpha)
+
+
+@row("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(g: Lowering, a: Any, b: Any, alpha: Any = 1) -> Value:
+    return _binary(g, "sub", b, _scaled(g, a, alpha))
+
+
+@row("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(g: Lowering, a: Any, b: Any) -> Value:
+    for gate, up in ((a, b), (b, a)):
+        if isinstance(gate, Value) and isinstance(up, Value) and gate.node.op == "silu" and gate.dims == up.dims and up.is_floating:
+            return g.unary_with("swiglu", [gate.node.operands[0], up])
+    return _binary(g, "mul", a, b)
+
+
+@row("aten.div.Tensor", "aten.div.Scalar")
+def div(g: Lowering, a: Any, b: Any) -> Value:
+    return _binary(g, "div", a, b)
+
+
+@row("aten.maximum.default")
+def maximum(g: Lowering, a: Value, b: Value) -> Value:
+    return g.binary("maximum", a, b)
+
+
+@row("aten.minimum.default")
+def minimum(g: Lowering, a: Value, b: Value) -> Value:
+    return g.binary("minimum", a, b)
+
+
+@row("aten.pow.Tensor_Scalar")
+def pow_scalar(g: Lowering, x: Value, exponent: float) -> Value:
+    x = _as_float(g, x)
+    match float(exponent):
+        case 1.0:
+            return x
+        case 2.0:
+            return g.unary("square", x)
+        case 3.0:
+            return g.binary("mul", g.unary("square", x), x)
+        case 4.0:
+            return g.unary("square", g.unary("square", x))
+        case 0.5:
+            return g.unary("sqrt", x)
+        case -0.5:
+            return g.unary("rsqrt", x)
+        case -1.0:
+            return g.unary("reciprocal", x)
+        case -2.0:
+            return g.unary("reciprocal", g.unary("square", x))
+    raise NoRowError(f"a power of {exponent}")
+
+
+@row("aten.square.default")
+def square(g: Lowering, x: Value) -> Value:
+    return g.unary("square", _as_float(g, x))
+
+
+@row("aten.gelu.default")
+def gelu(g: Lowering, x: Value, *, approximate: str = "none") -> Value:
+    return g.unary("gelu", x, approximate=approximate)
+
+
+@row("aten.clamp.default", "aten.hardtanh.default")
+def clamp(g: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
+    if not x.is_floating:
+        raise NoRowError("clamp of whole numbers")
+    low, high = (-float("inf") if min is None else float(min)), (float("inf") if max is None else float(max))
+    return g.unary("clamp", x, min=low, max=high)
+
+
+@row("aten.clamp_min.default")
+def clamp_min(g: Lowering, x: Value, min: Any) -> Value:
+    return clamp(g, x, min)
+
+
+@row("aten.bitwise_and.Tensor", "aten.logical_and.default")
+def bitwise_and(g: Lowering, a: Value, b: Value) -> Value:
+    if (a.dtype, b.dtype) != ("bool", "bool"):
+        raise NoRowError("of whole numbers")
+    return _binary(g, "mul", a, b)
+
+
+@row("aten.bitwise_not.default", "aten.logical_not.default")
+def logical_not(g: Lowering, x: Value) -> Value:
+    if x.dtype != "bool":
+        raise NoRowError("of whole numbers")
+    return g.cast(g.binary("sub", g.constant(1, "i32", []), g.cast(x, "i32")), "bool")
+
+
+@row("aten.detach.default")
+def detach(g: Lowering, x: Value) -> Value:
+    return g.unary("stop_gradient", x)
+
+
+@row("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.type_as.default")
+def to_copy(g: Lowering, x: Value, *_: Any, **__: Any) -> Value:
+    """Between floating types too: see DTYPES."""
+    return g.cast(x, g.dtype)
+
+
+@row("aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.lift_fresh_copy.default")
+def clone(g: Lowering, x: Value, **_: Any) -> Value:
+    return x

@@ -1,0 +1,46 @@
+"""model.safetensors, written tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes the tensors; floating ones as they are, others in f32. No more than one of them is copied at a time."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for name, tensor in tensors.items():
+        dtype = tensor.dtype if tensor.dtype in _NAMES else torch.float32
+        end = begin + tensor.numel() * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for tensor in tensors.values():
+            stored = tensor.detach().cpu()
+            stored = (stored if stored.dtype in _NAMES else stored.float()).contiguous().flatten()
+            file.write(memoryview(stored.view(torch.uint8).numpy()))
+
+
+def init_of(tensor: torch.Tensor) -> str:
+    """An initial value of which the tensor may be a draw: all alike, or normal."""
+    values = tensor.detach().float()
+    first = values.flatten()[0].item()
+    if bool((values == first).all()):
+        return {0.0: "zeros", 1.0: "ones"}.get(first, f"constant({first!r})")
+    return f"normal({values.std().item():.6g})"

@@ -1,0 +1,237 @@
+"""Exported models mean what PyTorch computes: loss, outputs and all gradients in float64, by an interpreter that shares no code with the exporter."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tacc
+import torch
+import torch.nn.functional as F
+import torch_interpreter
+from references import KeepDouble
+from safetensors.torch import load_file
+from tacc.exporting import Exported
+from torch import nn
+from torch_models import BATCH, LENGTH, MODELS, TorchModel, filled, ids
+
+PLAN = Path(os.environ["TACC_BUILD"]) / "tacc-plan"
+EXACT = 1e-10  # float64 rounding
+# What the reference itself computes in fp32: tables of positions, or a number with eight digits.
+INEXACT = {"llama", "llama, eager", "llama, padded", "qwen3", "mistral, window", "gemma2"}
+
+
+def nodes_of(exported: Exported) -> list[torch_interpreter.Node]:
+    options = ["--batch", str(BATCH), "--seq-len", str(LENGTH)]
+    run = subprocess.run([PLAN, "import", "--graph", exported.folder / "model.graph", *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return torch_interpreter.parse(run.stdout)
+
+
+def in_double(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    return {k: in_double(v) for k, v in value.items()} if isinstance(value, dict) else [in_double(v) for v in value]
+
+
+def reference(model: TorchModel) -> tuple[nn.Module, torch.Tensor, Any]:
+    """The module in float64 with its gradients, its loss and what it returns."""
+    module, batch = copy.deepcopy(model.module).double(), in_double(model.batch)
+    with KeepDouble():
+        outputs = module(**batch) if isinstance(batch, dict) else module(batch[0])
+        loss = model.options["loss"](outputs, batch) if "loss" in model.options else outputs["loss"]
+        loss.backward()
+    return module, loss, outputs
+
+
+def run_graph(exported: Exported, batch: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The graph's outputs, and the parameters by name, in float64."""
+    stored = load_file(exported.folder / "model.safetensors")
+    params = {name: t.double().requires_grad_(name in exported.parameters) for name, t in stored.items()}
+    inputs = {"step": torch.tensor(0), "sample": torch.arange(BATCH)}
+    for i in exported.inputs:
+        inputs[i.name] = in_double(batch)[i.path[0]]
+    return torch_interpreter.run(nodes_of(exported), inputs, params), params
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_outputs_and_gradients(name: str, tmp_path: Path):
+    model = MODELS[name]()
+    exported = tacc.export_model(model.module, model.batch, tmp_path, **model.options)
+    assert exported.any_batch
+    assert exported.notes == []
+    assert exported.coverage.share == 1.0
+    module, loss, outputs = reference(model)
+    made, params = run_graph(exported, model.batch)
+
+    tolerance = 1e-6 if name in INEXACT else EXACT
+    got = made["loss"] / made["target_tokens"]
+    assert abs(got.item() - loss.item()) <= tolerance * abs(loss.item())
+    if "logits" in exported.outputs:
+        assert (made["logits"] - outputs["logits"]).norm() <= tolerance * outputs["logits"].norm()
+    got.backward()
+    trained = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    assert set(trained) == set(exported.parameters)
+    largest = max(g.norm() for g in trained.values())
+    for parameter, gradient in trained.items():
+        difference = (params[parameter].grad - gradient).norm()
+        assert difference <= 10 * tolerance * gradient.norm() + 1e-12 * largest, parameter
+
+
+def test_attention_and_norms_are_found_in_each_spelling(tmp_path: Path):
+    ops = {}
+    for name in ("llama", "llama, eager", "mistral, window", "gemma2", "bert, masked", "nn.Transformer"):
+        model = MODELS[name]()
+        exported = tacc.export_model(model.module, model.batch, tmp_path / name)
+        ops[name] = exported.coverage.ops
+        text = (tmp_path / name / "model.graph").read_text()
+        assert ("window=4" in text) == (name in ("mistral, window", "gemma2")), name
+        assert ("softcap=50.0" in text) == (name == "gemma2")
+        assert "softmax" not in ops[name]
+    assert ops["llama"] == ops["llama, eager"]
+    assert (ops["llama"]["attention"], ops["llama"]["rms_norm"]) == (2, 5)
+    assert "broadcast" not in ops["nn.Transformer"]
+
+
+def test_params_say_what_their_dims_are(tmp_path: Path):
+    """As those of the families do, so that tensor parallelism splits them."""
+    model = MODELS["llama"]()
+    tacc.export_model(model.module, model.batch, tmp_path)
+    text = (tmp_path / "model.graph").read_text()
+    for name, said in {
+        "model.embed_tokens": "axes=[vocab,embed]",
+        "model.layers.0.self_attn.q_proj": "axes=[heads,head_dim,embed]",
+        "model.layers.0.self_attn.k_proj": "axes=[kv_heads,head_dim,embed]",
+        "model.layers.1.self_attn.o_proj": "axes=[embed,heads,head_dim]",
+        "model.layers.1.mlp.up_proj": "axes=[mlp,embed]",
+        "model.layers.1.mlp.down_proj": "axes=[embed,mlp]",
+        "lm_head": "axes=[vocab,embed]",
+    }.items():
+        assert f'"{name}.weight" {said}' in text, name
+    assert "stored=[16,32] : f32[2,8,32]" in text
+    model = MODELS["bert, masked"]()
+    tacc.export_model(model.module, model.batch, tmp_path)
+    text = (tmp_path / "model.graph").read_text()
+    assert 'attention.self.query.bias" axes=[heads,head_dim]' in text
+    assert 'layer.1.intermediate.dense.bias" axes=[mlp]' in text
+
+
+def test_token_data(tmp_path: Path):
+    """With tokens=, the inputs are those of token data folders."""
+    model = MODELS["llama"]()
+    exported = tacc.export_model(model.module, {"input_ids": model.batch["input_ids"]}, tmp_path, tokens="input_ids")
+    assert [(i.name, i.dtype, i.dims) for i in exported.inputs] == [("tokens", "i32", ["B", "S"]), ("targets", "i32", ["B", "S"])]
+    targets = ids(2)
+    targets[0, 3] = -1
+    with KeepDouble():
+        logits = copy.deepcopy(model.module).double()(input_ids=ids()).logits
+    wanted = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    stored = {k: v.double() for k, v in load_file(tmp_path / "model.safetensors").items()}
+    made = torch_interpreter.run(nodes_of(exported), {"tokens": ids().int(), "targets": targets.int()}, stored)
+    assert made["target_tokens"].item() == BATCH * LENGTH - 1
+    assert abs(made["loss"].item() / made["target_tokens"].item() - wanted.item()) <= 1e-6 * wanted.item()
+
+
+def test_shared_parameters_and_modules(tmp_path: Path):
+    model = MODELS["gpt2"]()
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    assert exported.aliases == {"lm_head.weight": "transformer.wte.weight"}
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    described = json.loads((tmp_path / "export.json").read_text())
+    assert described["aliases"] == exported.aliases
+    text = (tmp_path / "model.graph").read_text()
+    assert '"transformer.h.1.mlp.c_fc.weight" axes=[embed,mlp] init="normal(' in text
+    assert '"transformer.h.0.attn.c_attn.weight[:,32:64]" axes=[embed,kv_heads,head_dim]' in text
+    assert "@transformer.h.1.mlp.c_fc\n" in text
+
+
+class TwoHeads(nn.Module):
+    """The loss needs one head; the other is returned. A layer is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.used, self.other, self.never = nn.Linear(4, 8), nn.Linear(8, 1), nn.Linear(8, 2), nn.Linear(2, 2)
+        self.body.weight.requires_grad_(False)
+
+    def forward(self, x):
+        h = self.body(x)
+        return {"loss": self.used(h).mean(), "other": self.other(h)}
+
+
+def test_what_the_loss_does_not_train(tmp_path: Path):
+    exported = tacc.export_model(TwoHeads(), {"x": torch.ones(3, 4)}, tmp_path)
+    assert exported.parameters == ["body.bias", "used.weight", "used.bias"]
+    assert exported.frozen == ["body.weight", "other.weight", "other.bias"]
+    assert exported.notes == ["the graph leaves out never.weight, never.bias: nothing that the model returns depends on them"]
+    text = (tmp_path / "model.graph").read_text()
+    assert text.count("role=buffer") == 3
+    assert 'output "other" %' in text
+
+
+def test_dropout_is_the_graphs(tmp_path: Path):
+    module = filled(nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.25), nn.Linear(12, 3)))
+    exported = tacc.export_model(module, (torch.randn(4, 6), torch.randn(4, 3)), tmp_path, loss=lambda o, b: F.mse_loss(o, b[1]))
+    text = (tmp_path / "model.graph").read_text()
+    assert "dropout %" in text and "rate=0.25" in text
+    assert '%sample = input "sample" : i64[B]' in text
+    assert [i.name for i in exported.inputs] == ["input", "input1"]
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x * 2
+        return {"loss": self.head(x).mean()}
+
+
+def test_control_flow_on_values_is_refused_with_its_line(tmp_path: Path):
+    with pytest.raises(tacc.ExportError) as error:
+        tacc.export_model(Branches(), {"x": torch.ones(2, 4)}, tmp_path)
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.strip() == "if x.sum() > 0:")
+    assert f"{__file__}:{line}, in forward: if x.sum() > 0:" in str(error.value)
+    assert "torch.where" in str(error.value)
+    assert not (tmp_path / "model.graph").exists()
+
+
+class Sorts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        best = self.head(x).sort(-1).values
+        return {"loss": best.cumsum(-1).mean()}
+
+
+def test_ops_without_a_row_are_named_with_their_lines(tmp_path: Path):
+    with pytest.raises(tacc.UnsupportedOpsError) as error:
+        tacc.export_model(Sorts(), {"x": torch.ones(2, 4)}, tmp_path)
+    assert [op.op for op in error.value.ops] == ["aten.sort.default", "aten.cumsum.default"]
+    assert "in forward: best = self.head(x).sort(-1).values: aten.sort.default: no row has this op" in str(error.value)
+    exported = tacc.export_model(Sorts(), {"x": torch.ones(2, 4)}, tmp_path, allow_unsupported=True)
+    assert exported.coverage.ops["aten"] == 2
+    assert 0.0 < exported.coverage.share < 1.0
+    text = (tmp_path / "model.graph").read_text()
+    assert '%aten, %aten.1 = aten %add args=["%0"] schema="aten::sort.default" : f32[B,4], i64[B,4]\n' in text
+    assert '%aten.2 = aten %aten args=["%0","#0"] ints=[-1] schema="aten::cumsum.default" : f32[B,4]\n' in text
+
+
+def test_what_does_not_fit(tmp_path: Path):
+    with pytest.raises(tacc.InputError, match="the model returns no loss: give loss="):
+        tacc.export_model(nn.Linear(2, 2), torch.ones(3, 2), tmp_path)
+    with pytest.raises(tacc.InputError, match="what loss= returns is a tensor of 2 dims; wanted a tensor with one element"):
+        tacc.export_model(nn.Linear(2, 2), torch.ones(3, 2), tmp_path, loss=lambda outputs, batch: outputs)
+    with pytest.raises(tacc.InputError, match="the example batch has no tensor"):
+        tacc.export_model(nn.Linear(2, 2), {"x": 3}, tmp_path)
+    with pytest.raises(tacc.ExportError, match=r"changes its buffers 1\.num_batches_tracked, 1\.running_mean, 1\.running_var"):
+        module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        tacc.export_model(module, torch.ones(3, 2), tmp_path, loss=lambda outputs, batch: outputs.mean())
