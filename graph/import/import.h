@@ -79,10 +79,10 @@ struct ImportedModel {
 // InvalidArgument with every problem, one a line; NotFound when there is no such folder or no config.json.
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops);
 
-// A graph in text form with the inputs and outputs above; B and S may stand in dims of types and in attributes. Its units are its module
-// paths up to the first number, as layers.0 for layers.0.mlp. A file's initial weights are those of model.safetensors
-// (or its index) in its folder where it is there, unless random ones are asked for; a text alone has random ones. Errors: InvalidArgument "file:line:col: what"; NotFound
-// when there is no such file.
+// A graph in text form with the inputs and outputs above; B and S may stand in dims of types and in attributes. Its
+// units are its module paths up to the first number, as layers.0 for layers.0.mlp. A file's initial weights are
+// those of model.safetensors (or its index) in its folder where it is there, unless random ones are asked for; a
+// text alone has random ones. Errors: InvalidArgument "file:line:col: what"; NotFound when there is no such file.
 absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options,
                                               const OpTable& ops);
 absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file,

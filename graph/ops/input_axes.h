@@ -19,8 +19,8 @@ enum class InputAxis {
 // The name in an input's attribute `axes`.
 std::string Name(InputAxis axis);
 
-// Returns what each dim of the input node holds: what its attribute `axes` says, one name a dim; without it dim 0 is the
-// batch and dim 1 the sequence, as of tokens and targets. Other names than those above are kNone.
+// Returns what each dim of the input node holds: what its attribute `axes` says, one name a dim; without it dim 0 is
+// the batch and dim 1 the sequence, as of tokens and targets. Other names than those above are kNone.
 std::vector<InputAxis> InputAxes(const Graph& graph, const Node& input);
 
 // The extent of that axis in the first input that has it; 0: none has.

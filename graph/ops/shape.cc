@@ -1,4 +1,5 @@
-// Ops that move elements, and reductions: reshape stop_gradient transpose slice concat pad broadcast reduce_sum reduce_max.
+// Ops that move elements, and reductions: reshape stop_gradient transpose slice concat pad broadcast reduce_sum
+// reduce_max.
 #include <algorithm>
 #include <numeric>
 

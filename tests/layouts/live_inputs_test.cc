@@ -1,5 +1,5 @@
-// A graph whose inputs a client sends, on simulated ranks in double precision: some have samples, one is the same on all
-// ranks, and none is a sequence. On every layout the training of one rank.
+// A graph whose inputs a client sends, on simulated ranks in double precision: some have samples, one is the same on
+// all ranks, and none is a sequence. On every layout the training of one rank.
 #include <random>
 #include <string>
 #include <vector>
