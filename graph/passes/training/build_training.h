@@ -1,3 +1,4 @@
+// From a forward graph to the training: what it takes, and the program of its steps.
 #ifndef TACC_GRAPH_PASSES_TRAINING_BUILD_TRAINING_H_
 #define TACC_GRAPH_PASSES_TRAINING_BUILD_TRAINING_H_
 
