@@ -21,8 +21,8 @@ using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Adds the fields that are set to `out`, by their paths: "train.max_steps". Maps hold strings or messages, lists strings
-// or numbers.
+// Adds the fields that are set to `out`, by their paths: "train.max_steps". Maps hold strings or messages, lists
+// strings or numbers.
 void Flatten(const google::protobuf::Message& message, const std::string& prefix, Json* out) {
   using google::protobuf::FieldDescriptor;
   std::vector<const FieldDescriptor*> fields;

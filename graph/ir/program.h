@@ -17,8 +17,8 @@ namespace tacc::graph {
 enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
 absl::string_view Name(Level level);
 
-// The purpose of a state. Checkpoints hold weights, optimizer states, averages of weights and the loss scale; copies are
-// derived from weights; gradients and counters live within a step, a stash within one micro-batch.
+// The purpose of a state. Checkpoints hold weights, optimizer states, averages of weights and the loss scale; copies
+// are derived from weights; gradients and counters live within a step, a stash within one micro-batch.
 enum class StateKind { kWeight, kCopy, kOptimizer, kAverage, kLossScale, kGradient, kCounter, kStash };
 absl::string_view Name(StateKind kind);
 

@@ -15,8 +15,8 @@ namespace {
 
 // Numbers of devices that are tried: each is a search.
 constexpr int kMaxTries = 24;
-// Of all ranks together the least: of a parameter that is trained the weight in float32 beside what the optimizer keeps,
-// of one that is frozen 16 bits.
+// Of all ranks together the least: of a parameter that is trained the weight in float32 beside what the optimizer
+// keeps, of one that is frozen 16 bits.
 constexpr double kBytesOfTrained = 4, kBytesOfFrozen = 2;
 
 std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }

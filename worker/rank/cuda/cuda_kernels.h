@@ -32,8 +32,8 @@ class CudaKernelTable : public KernelTable {
 
   // Errors: as BindKernel; InvalidArgument too for attention that is too wide for a GPU.
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override;
-  // Independent updates of parameters by one optimizer, casts and constants in one launch each, the squares of many tensors in
-  // two.
+  // Independent updates of parameters by one optimizer, casts and constants in one launch each, the squares of many
+  // tensors in two.
   absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests, const KeepOnDevice& keep) const override;
 
  private:
