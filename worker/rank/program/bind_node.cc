@@ -98,7 +98,7 @@ absl::Status Executor::Binder::BindInput(Binding& binding) {
   binding.instruction.input = index;
   binding.instruction.view = binding.out(0);
   if (it == inputs.end()) {
-    inputs.push_back({node.symbol, value, zigzag});
+    inputs.push_back({node.symbol, value, zigzag, graph::InputAxes(binding.graph, node)});
   } else if (it->value.type != value.type || it->value.placement != value.placement || it->zigzag != zigzag) {
     return absl::InvalidArgumentError(absl::StrCat("input \"", node.symbol, "\" is ", value.type.ToString(),
                                                    " here but ", it->value.type.ToString(), " in another graph"));
@@ -106,8 +106,28 @@ absl::Status Executor::Binder::BindInput(Binding& binding) {
   return absl::OkStatus();
 }
 
+absl::Status Executor::Binder::BindReturned(Binding& binding) {
+  const graph::Node& node = binding.node;
+  Device& device = *executor_.options_.device;
+  const TensorView& view = binding.in(0);
+  TACC_ASSIGN_OR_RETURN(auto host, device.AllocateHost(view.bytes()));
+  binding.instruction.returned = host->data();
+  if (device.is_asynchronous()) {
+    TACC_ASSIGN_OR_RETURN(auto on_device, device.AllocateDevice(view.bytes()));
+    binding.instruction.returned = on_device->data();
+    executor_.returned_on_device_.push_back(std::move(on_device));
+  }
+  executor_.returned_.push_back(
+      {node.symbol, binding.graph.values[node.operands[0]], std::string_view(host->data(), view.bytes())});
+  executor_.returned_on_host_.push_back(std::move(host));
+  binding.instruction.kind = Instruction::Kind::kOutput;
+  binding.instruction.view = view;
+  return absl::OkStatus();
+}
+
 absl::Status Executor::Binder::BindOutput(Binding& binding) {
   const graph::Node& node = binding.node;
+  if (graph::GetAttr<bool>(node.attrs, "returned")) return BindReturned(binding);
   const graph::Value& value = binding.graph.values[node.operands[0]];
   const TensorView& view = binding.in(0);
   if (view.size() != 1 || !kernels::IsFloat(view.dtype) || kernels::SizeOf(view.dtype) < 4) {

@@ -27,7 +27,8 @@ struct Executor::Instruction {
   Kernel kernel;                         // kKernel: of this node, and maybe of some that follow
   int request = -1;                      // kKernel, while it is bound: of the binder's requests, for its kernel
   int input = 0;                         // kInput: index in inputs()
-  OutputPlace* output = nullptr;         // kOutput
+  OutputPlace* output = nullptr;         // kOutput of a number; else
+  char* returned = nullptr;              // where what it returns is kept
   kernels::TensorView view;              // kInput, kOutput
   std::unique_ptr<CollectiveCall> call;  // kCollective, kStart
   // kStart, kWait: the ticket they share.
@@ -89,6 +90,7 @@ class Executor::Binder {
   absl::Status BindNode(const graph::Graph& graph, int index, BoundGraph& bound);
   absl::Status BindInput(Binding& binding);
   absl::Status BindOutput(Binding& binding);
+  absl::Status BindReturned(Binding& binding);
   absl::Status BindRead(Binding& binding);
   absl::Status BindStore(Binding& binding);
   absl::Status BindCollectiveNode(Binding& binding);

@@ -122,6 +122,11 @@ absl::Status Executor::RunInstruction(const BoundGraph& graph, const Instruction
       break;
     }
     case Instruction::Kind::kOutput:
+      if (instruction.returned != nullptr) {
+        const int64_t bytes = instruction.view.bytes();
+        options_.device->Copy(Flat(instruction.view.data, bytes), Flat(instruction.returned, bytes));
+        break;
+      }
       instruction.output->has_run = true;
       if (options_.device->is_asynchronous()) {
         options_.device->Copy(
@@ -342,7 +347,13 @@ absl::Status Executor::LaunchUpdate(const std::vector<std::vector<const void*>>&
 
 absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
   TACC_RETURN_IF_ERROR(RunCalls(eval_, {inputs}, static_cast<uint32_t>(step_.size())));
-  return Finish();
+  TACC_RETURN_IF_ERROR(Finish());
+  if (returned_on_device_.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < returned_.size(); ++i) {
+    const auto bytes = static_cast<int64_t>(returned_[i].data.size());
+    options_.device->Download(Flat(returned_on_device_[i]->data(), bytes), returned_on_host_[i]->data());
+  }
+  return options_.device->Synchronize();
 }
 
 absl::StatusOr<double> Executor::Output(const std::string& name) const {

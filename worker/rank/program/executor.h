@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "failpoint/failpoint.h"
 #include "graph/ir/capture.h"
 #include "graph/ir/program.h"
+#include "graph/ops/input_axes.h"
 #include "kernels/tensor.h"
 #include "worker/rank/collectives/bind_collective.h"
 #include "worker/rank/collectives/collectives.h"
@@ -60,8 +62,15 @@ class Executor {
  public:
   struct Input {
     std::string name;
-    graph::Value value;  // Type and placement.
-    int64_t zigzag = 0;  // Order of its dim 1 (graph/ir/sequence_order.h).
+    graph::Value value;                  // Type and placement.
+    int64_t zigzag = 0;                  // Order of its sequence's dim (graph/ir/sequence_order.h).
+    std::vector<graph::InputAxis> axes;  // What its dims hold.
+  };
+  // What a model returns beside its loss (an output with returned=true): this rank's part of it.
+  struct Returned {
+    std::string name;
+    graph::Value value;     // Type and placement.
+    std::string_view data;  // Dense, of the evaluation finished last.
   };
 
   static constexpr int kMaxInFlight = 2;
@@ -108,6 +117,9 @@ class Executor {
   absl::Status RunEval(const std::vector<const void*>& inputs);
 
   bool has_eval() const { return !options_.program->eval.empty(); }
+
+  // What the evaluation returns; none where the program was compiled without.
+  const std::vector<Returned>& returned() const { return returned_; }
 
   // The value of `output "name"` in the step or evaluation finished last. Errors: NotFound when no graph with it has
   // run.
@@ -191,6 +203,9 @@ class Executor {
     double value = 0;
   };
   std::map<std::string, OutputPlace> outputs_;
+  std::vector<Returned> returned_;
+  // Of each: where it is kept, on an asynchronous device from its output on, and on the host.
+  std::vector<std::unique_ptr<Arena>> returned_on_device_, returned_on_host_;
   // Where `input` nodes take input i from. On an asynchronous device one place, to which each call's are copied first.
   std::vector<const void*> input_places_;
   // On an asynchronous device:

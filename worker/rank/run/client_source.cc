@@ -23,8 +23,8 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   std::unique_ptr<ClientSource> source(new ClientSource(parts, begin.step));
   const Executor& executor = *parts->executor;
   source->micro_batch_ = parts->start.global_batch_size / executor.num_micro_batches();
-  TACC_ASSIGN_OR_RETURN(source->inputs_,
-                        ClientInputs(parts->program, parts->start.rank, executor.inputs(), source->micro_batch_));
+  TACC_ASSIGN_OR_RETURN(source->inputs_, ClientInputs(parts->program, parts->start.rank, executor.inputs()));
+  source->outputs_ = ClientOutputs(parts->program, parts->start.rank, executor.returned());
   for (size_t i = 0; i < executor.inputs().size(); ++i) {
     const Executor::Input& input = executor.inputs()[i];
     if (input.name == "sample")
@@ -48,13 +48,16 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
   const StartFile& start = parts_.start;
   absl::MutexLock lock(&mutex_);
   *bytes = state_;
+  nlohmann::json outputs = nlohmann::json::array();
+  for (const ClientOutput& output : outputs_) outputs.push_back(output.describe["name"]);
   return {{"rank", start.rank},
           {"world", start.world},
           {"attempt", start.attempt},
           {"step", welcome_step_},
           {"max_steps", start.max_steps},
           {"global_batch_size", start.global_batch_size},
-          {"evaluates", parts_.executor->has_eval()}};
+          {"evaluates", parts_.executor->has_eval()},
+          {"outputs", outputs}};
 }
 
 std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_launched) const {
@@ -152,7 +155,7 @@ void ClientSource::Finished(int64_t step) {
   parts_.client_link->Answer(std::move(answer));
 }
 
-absl::Status ClientSource::Forward(const ClientCommand& command, nlohmann::json& answer) {
+absl::Status ClientSource::Forward(const ClientCommand& command, nlohmann::json& answer, std::string& bytes) {
   const Batch& batch = BatchOf(command, 0);
   double loss = 0, target_tokens = 0;
   for (const std::vector<const void*>& inputs : batch.inputs) {
@@ -162,7 +165,16 @@ absl::Status ClientSource::Forward(const ClientCommand& command, nlohmann::json&
     TACC_ASSIGN_OR_RETURN(const double batch_tokens, parts_.executor->Output("target_tokens"));
     loss += batch_loss;
     target_tokens += batch_tokens;
+    for (const ClientOutput& output : outputs_) {
+      const Executor::Returned& returned = parts_.executor->returned()[output.index];
+      if (std::find(command.outputs.begin(), command.outputs.end(), returned.name) == command.outputs.end()) continue;
+      nlohmann::json described = output.describe;
+      described["micro_batch"] = &inputs - batch.inputs.data();
+      answer["outputs"].push_back(std::move(described));
+      bytes.append(returned.data);
+    }
   }
+  answer["micro_batches"] = batch.inputs.size();
   answer["loss"] = loss / target_tokens;
   answer["target_tokens"] = target_tokens;
   return absl::OkStatus();
@@ -206,10 +218,11 @@ absl::Status ClientSource::RunMicroBatch(const ClientCommand& command, nlohmann:
 absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status()>& save) {
   parts_.client_link->Take(next_);
   nlohmann::json answer = {{"step", step}};
+  std::string bytes;
   if (!refusal_.empty()) {
     answer["error"] = refusal_;
   } else if (next_->kind == Kind::kForward) {
-    TACC_RETURN_IF_ERROR(Forward(*next_, answer));
+    TACC_RETURN_IF_ERROR(Forward(*next_, answer, bytes));
   } else if (next_->kind == Kind::kMicroBatch) {
     TACC_RETURN_IF_ERROR(RunMicroBatch(*next_, answer));
   } else {
@@ -225,7 +238,7 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
                                                                                   "checkpoint.dir");
     }
   }
-  parts_.client_link->Answer(std::move(answer));
+  parts_.client_link->Answer(std::move(answer), bytes);
   return absl::OkStatus();
 }
 

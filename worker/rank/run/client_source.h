@@ -50,7 +50,8 @@ class ClientSource : public StepSource {
   std::string Refusal(const ClientCommand& command, int64_t num_launched) const;
   // The batch of a command whose first micro-batch is the `first` of its step.
   Batch& BatchOf(const ClientCommand& command, int64_t first);
-  absl::Status Forward(const ClientCommand& command, nlohmann::json& answer);
+  // `bytes`: outputs that are asked for, as the answer describes them.
+  absl::Status Forward(const ClientCommand& command, nlohmann::json& answer, std::string& bytes);
   absl::Status RunMicroBatch(const ClientCommand& command, nlohmann::json& answer);
   // The sum of a counter of this micro-batch, over the ranks.
   absl::StatusOr<std::vector<double>> Counters();
@@ -58,6 +59,7 @@ class ClientSource : public StepSource {
 
   RankParts& parts_;
   std::vector<ClientInput> inputs_;
+  std::vector<ClientOutput> outputs_;
   std::vector<std::pair<size_t, graph::Range>> sample_inputs_;  // Where the rank's samples go, and which they are.
   int64_t micro_batch_ = 0;                                     // Samples of one, over all ranks.
   int64_t step_ = 0;                                            // The input: updates launched.

@@ -29,12 +29,11 @@ std::vector<graph::Range> RangesOfPositions(const std::vector<int64_t>& position
   return ranges;
 }
 
-absl::StatusOr<ClientInput> ClientInputOf(const graph::Program& program, int64_t rank, const Executor::Input& input,
-                                          int64_t micro_batch) {
+absl::StatusOr<ClientInput> ClientInputOf(const graph::Program& program, int64_t rank, const Executor::Input& input) {
   ClientInput client;
   client.name = input.name;
   client.type = input.value.placement.has_value() ? input.value.placement->global : input.value.type;
-  client.has_batch = client.type.rank() > 0 && client.type.dims[0] == micro_batch;
+  client.has_batch = !input.axes.empty() && input.axes[0] == graph::InputAxis::kBatch;
   client.ranges = RangesOf(input.value, program.mesh, rank);
   client.bytes = input.value.type.bytes();
   for (int dim = 0; dim < client.type.rank(); ++dim) {
@@ -63,15 +62,38 @@ nlohmann::json ClientInput::ToJson() const {
 }
 
 absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& program, int64_t rank,
-                                                      const std::vector<Executor::Input>& inputs, int64_t micro_batch) {
+                                                      const std::vector<Executor::Input>& inputs) {
   std::vector<ClientInput> given;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].name == "step" || inputs[i].name == "sample") continue;
-    TACC_ASSIGN_OR_RETURN(ClientInput input, ClientInputOf(program, rank, inputs[i], micro_batch));
+    TACC_ASSIGN_OR_RETURN(ClientInput input, ClientInputOf(program, rank, inputs[i]));
     input.index = i;
     given.push_back(std::move(input));
   }
   return given;
+}
+
+std::vector<ClientOutput> ClientOutputs(const graph::Program& program, int64_t rank,
+                                        const std::vector<Executor::Returned>& returned) {
+  std::vector<ClientOutput> outputs;
+  const std::vector<int64_t> coordinates = program.mesh.Coordinates(rank);
+  for (size_t i = 0; i < returned.size(); ++i) {
+    const graph::Value& value = returned[i].value;
+    bool is_first = true;
+    for (size_t axis = 0; axis < coordinates.size(); ++axis) {
+      const bool splits = value.placement.has_value() && value.placement->sharding.Uses(static_cast<int>(axis));
+      // Stages return values of their own.
+      is_first = is_first && (coordinates[axis] == 0 || splits || program.mesh.axes[axis].name == graph::kStageAxis);
+    }
+    if (!is_first) continue;
+    const graph::TensorType& type = value.placement.has_value() ? value.placement->global : value.type;
+    outputs.push_back({i,
+                       {{"name", returned[i].name},
+                        {"dtype", graph::Name(type.dtype)},
+                        {"dims", type.dims},
+                        {"ranges", RangesJson(RangesOf(value, program.mesh, rank))}}});
+  }
+  return outputs;
 }
 
 }  // namespace tacc::worker

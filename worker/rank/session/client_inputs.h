@@ -29,9 +29,18 @@ struct ClientInput {
 };
 
 // The inputs that a client gives, in the order of `inputs`: all but "step" and "sample", which the rank knows.
-// `micro_batch`: samples of one, over all ranks. InvalidArgument: an input does not divide over the ranks.
+// InvalidArgument: an input does not divide over the ranks.
 absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& program, int64_t rank,
-                                                      const std::vector<Executor::Input>& inputs, int64_t micro_batch);
+                                                      const std::vector<Executor::Input>& inputs);
+
+// What a rank sends of an output that the model returns: its ranges of the dims, as ClientInput's; nothing where a rank
+// before it has the same.
+struct ClientOutput {
+  size_t index = 0;         // In Executor::returned().
+  nlohmann::json describe;  // name, dtype, dims, ranges
+};
+std::vector<ClientOutput> ClientOutputs(const graph::Program& program, int64_t rank,
+                                        const std::vector<Executor::Returned>& returned);
 
 }  // namespace tacc::worker
 

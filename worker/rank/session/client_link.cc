@@ -19,6 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
@@ -334,6 +335,10 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   command->step = static_cast<int64_t>(step);
   command->has_state = header.contains("state_bytes");
   TACC_ASSIGN_OR_RETURN(const uint64_t state_bytes, Whole(header, "state_bytes", 0));
+  for (const json& output : header.value("outputs", json::array())) {
+    if (!output.is_string()) return absl::InvalidArgumentError("\"outputs\" is no list of names");
+    command->outputs.push_back(output.get<std::string>());
+  }
   command->bytes = std::move(connection.reader.bytes);
   if (state_bytes > command->bytes.size() || state_bytes > static_cast<uint64_t>(kMaxStateBytes)) {
     return absl::InvalidArgumentError(absl::StrCat("a state of ", state_bytes, " bytes in a command of ",
@@ -345,8 +350,9 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   command->ring = connection.ring;
   TACC_RETURN_IF_ERROR(PlaceTensors(header, *command));
   uint64_t hash = 0;
-  const std::string same = absl::StrCat(connection.client, " ", command->serial, " ", name.get<std::string>(), " ",
-                                        step, " ", command->tensors.size(), " ", state_bytes);
+  const std::string same =
+      absl::StrCat(connection.client, " ", command->serial, " ", name.get<std::string>(), " ", step, " ",
+                   command->tensors.size(), " ", state_bytes, " ", absl::StrJoin(command->outputs, " "));
   (void)absl::SimpleHexAtoi(graph::Fingerprint(same), &hash);
   command->name = hash;
   return command;

@@ -34,6 +34,8 @@ struct ClientCommand {
   uint64_t name = 0;
   // [micro-batch][client's input], this rank's part, dense.
   std::vector<std::vector<const char*>> tensors;
+  // Of a forward: the outputs that the client wants beside the loss.
+  std::vector<std::string> outputs;
   // What the client needs to go on after it, where it says: part of checkpoints.
   bool has_state = false;
   std::string state;

@@ -7,8 +7,8 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -102,10 +102,12 @@ class ForwardResult:
     Attributes:
         loss: Mean over the targets.
         target_tokens: How many they are.
+        outputs: What was asked for of what the model returns, by name. bfloat16 are their bits, as uint16.
     """
 
     loss: float
     target_tokens: float
+    outputs: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
 
 class StagedBatch:
@@ -193,7 +195,11 @@ class Session:
         """Micro-batches of a step."""
         self.inputs: dict[str, SessionInput] = {}
         """What a batch has, by name."""
+        self.outputs: list[str] = []
+        """Names of what the model returns beside its loss, for `forward`."""
         self._parts: list[list[list[_Part]]] = []  # [rank][micro-batch][input of the rank]
+        self._wanted: list[str] = []
+        self._gathered: dict[str, np.ndarray[Any, Any]] = {}
         self._free: list[int] = []
         self._freed = threading.Condition()
         self._connect(timeout)
@@ -295,15 +301,21 @@ class Session:
         """
         return self._updated(self._ask("update", None, state), state)
 
-    def forward(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int | None = None) -> ForwardResult:
-        """The loss of a batch by the weights as they are, without dropout.
+    def forward(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int | None = None, outputs: Sequence[str] = ()) -> ForwardResult:
+        """The loss of a batch by the weights as they are, without dropout, and what the model returns.
 
         Args:
             batch: As of `stage`.
             micro_batches: How many it has, at most those of a step. None: as a step.
+            outputs: Names of `Session.outputs` that are wanted.
+
+        Raises:
+            InputError: There is no such output.
         """
-        answer = self._ask("forward", batch, micro_batches=micro_batches)
-        return ForwardResult(answer["loss"], answer["target_tokens"])
+        if unknown := [name for name in outputs if name not in self.outputs]:
+            raise InputError(f"the model returns no {unknown[0]!r}; it returns {', '.join(map(repr, self.outputs)) or 'its loss alone'}")
+        answer = self._ask("forward", batch, micro_batches=micro_batches, outputs=outputs)
+        return ForwardResult(answer["loss"], answer["target_tokens"], self._gathered)
 
     def save(self, *, state: bytes | None = None) -> str:
         """Writes a checkpoint. Those of `checkpoint.save_steps` are written by themselves.
@@ -349,7 +361,8 @@ class Session:
     # --- Commands -----------------------------------------------------------------------------------------------------
 
     def _ask(
-        self, command: str, batch: Mapping[str, Any] | StagedBatch | None, state: bytes | None = None, *, micro_batches: int | None = None
+        self, command: str, batch: Mapping[str, Any] | StagedBatch | None, state: bytes | None = None, *, micro_batches: int | None = None,
+        outputs: Sequence[str] = (),
     ) -> dict[str, Any]:
         if self._is_closed:
             raise TaccError("the session is closed")
@@ -357,6 +370,7 @@ class Session:
         if staged is not None and staged._is_used:
             raise InputError("the staged batch was used before; stage it again")
         self._serial += 1
+        self._wanted = list(outputs)
         try:
             answer = self._answered(command, staged, state)
         finally:
@@ -376,7 +390,8 @@ class Session:
                     link.send(*self._frame(rank, link, command, staged, state))
                 is_sent = True
                 answers = [self._answer_of(link) for link in self._links]
-                return answers[0]
+                self._gathered = self._gather(answers)
+                return answers[0][0]
             except LinkBrokenError as error:
                 self._disconnect()
                 before = self._attempt, self.step_number
@@ -389,11 +404,34 @@ class Session:
                     self._disconnect()
                 raise
 
-    def _answer_of(self, link: Link) -> dict[str, Any]:
-        answer, _ = link.receive()
+    def _answer_of(self, link: Link) -> tuple[dict[str, Any], bytearray]:
+        answer, payload = link.receive()
         if answer["serial"] != self._serial:
             raise TaccError(f"the answer to command {answer['serial']} came in place of that to {self._serial}")
-        return answer
+        return answer, payload
+
+    def _gather(self, answers: list[tuple[dict[str, Any], bytearray]]) -> dict[str, np.ndarray[Any, Any]]:
+        """The outputs, of the parts that the ranks have sent."""
+        import numpy as np
+
+        whole: dict[str, np.ndarray[Any, Any]] = {}
+        for answer, payload in answers:
+            at = 0
+            for part in answer.get("outputs", []):
+                ranges = [slice(begin, end) for begin, end in part["ranges"]]
+                dtype, dims = np.dtype(_DTYPES[part["dtype"]]), list(part["dims"])
+                shape = [r.stop - r.start for r in ranges]
+                values = np.frombuffer(payload, dtype, math.prod(shape), at).reshape(shape)
+                at += values.nbytes
+                has_batch = bool(dims) and dims[0] == self.micro_batch_size
+                if has_batch:  # Those of a micro-batch follow those of the one before.
+                    first = part["micro_batch"] * dims[0]
+                    ranges[0] = slice(first + ranges[0].start, first + ranges[0].stop)
+                    dims[0] *= answer["micro_batches"]
+                if part["name"] not in whole:
+                    whole[part["name"]] = np.empty(dims, dtype)
+                whole[part["name"]][tuple(ranges)] = values
+        return whole
 
     def _frame(self, rank: int, link: Link, command: str, staged: StagedBatch | None, state: bytes | None) -> tuple[str, list[Any]]:
         header: dict[str, Any] = {"command": command, "serial": self._serial, "step": self.step_number}
@@ -406,6 +444,8 @@ class Session:
                 header["offsets"] = [[begin + part.offset for part in of_batch] for of_batch in parts]
             else:
                 payload += [self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
+        if self._wanted:
+            header["outputs"] = self._wanted
         if state is not None:
             header["state_bytes"] = len(state)
             payload += [state] if state else []
@@ -464,6 +504,7 @@ class Session:
         self.step_number, self.max_steps = first["step"], first["max_steps"]
         self.global_batch_size, self.num_micro_batches = first["global_batch_size"], first["num_micro_batches"]
         self.state = bytes(welcomes[0][1])
+        self.outputs = list(dict.fromkeys(name for welcome, _ in welcomes for name in welcome["outputs"]))
         if self._parts:
             return  # A job keeps its layout.
         next_offset = 0
