@@ -18,6 +18,7 @@ LAYOUTS = {
     "one": {},
     "fsdp": {"fsdp": {"size": 2}},
     "dp": {"dp": {"size": 2}, "fsdp": {"size": 1}},
+    "tp": {"fsdp": {"size": 1}, "tp": {"size": 2}},
 }
 
 
@@ -112,3 +113,29 @@ def test_a_batch_must_be_that_of_the_model(client, trained, tmp_path):
         assert np.isfinite(session.step(batches[0]).loss)  # Nothing was trained on meanwhile.
         assert session.step_number == 1
     job.cancel(now=True)
+
+
+def test_a_ring_returns_no_outputs(client, tmp_path):
+    """Its ranks have the tokens in another order; with Ulysses they have not."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                         max_position_embeddings=64, initializer_range=0.1, bos_token_id=None, eos_token_id=0, pad_token_id=1)
+    model, tokens = LlamaForCausalLM(config), torch.randint(0, 97, (SAMPLES, 16))
+    tacc.export_model(model, {"input_ids": tokens}, tmp_path / "llama", tokens="input_ids")
+    with torch.no_grad():
+        logits = model.eval()(tokens).logits.numpy()
+    batch = {"tokens": tokens.numpy(), "targets": np.pad(tokens.numpy()[:, 1:], ((0, 0), (0, 1)), constant_values=-1)}
+    cp = {"fsdp": {"size": 1}, "cp": {"size": 2}}
+    for name, dist in (("ring", cp), ("ulysses", {**cp, "sp": {"size": 2}}), ("tp", {"fsdp": {"size": 1}, "tp": {"size": 2}})):
+        job = client.submit({**spec(tmp_path / "llama", tmp_path / name, "fsdp", {"seq_len": 16}), "name": name, "dist": dist})
+        with tacc.Session(job) as session:
+            if name == "ring":
+                with pytest.raises(tacc.TaccError, match=r"in a ring \(dist.cp\) ranks have the tokens in another order"):
+                    session.forward(batch, outputs=["logits"])
+                assert np.isfinite(session.forward(batch).loss)
+            else:
+                np.testing.assert_allclose(session.forward(batch, outputs=["logits"]).outputs["logits"], logits, atol=1e-5)
+            session.finish()
+        job.wait(progress=False)

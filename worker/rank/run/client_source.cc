@@ -77,6 +77,11 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
   if ((command.kind == Kind::kSave || command.kind == Kind::kClose) && num_micro_batches_ > 0)
     return absl::StrCat("the step has ", num_micro_batches_, " micro-batches; send update before");
   if (command.kind == Kind::kForward && !parts_.executor->has_eval()) return "the program has no evaluation";
+  if (!command.outputs.empty() && std::any_of(parts_.executor->inputs().begin(), parts_.executor->inputs().end(),
+                                              [](const Executor::Input& input) { return input.zigzag > 1; })) {
+    return "in a ring (dist.cp) ranks have the tokens in another order, so that outputs cannot be put together; give "
+           "dist.sp.size the size of dist.cp";
+  }
   if (command.kind == Kind::kMicroBatch || command.kind == Kind::kUpdate) {
     if (const std::string why = parts_.executor->WhyNotByParts(num_micro_batches_); !why.empty())
       return absl::StrCat(why, "; send whole steps");

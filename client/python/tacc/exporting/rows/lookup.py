@@ -19,10 +19,8 @@ def embedding(g: Lowering, table: Value, ids: Value, padding_idx: int = -1, *_: 
         return y
     # The row of padding is looked up, and has no gradient.
     is_other = g.unary("clamp", g.unary("square", g.add_scalar(g.cast(ids, "f32"), -padding_idx)), min=0.0, max=1.0)
-    padding = g.unary("stop_gradient", g.slice(table, 0, padding_idx, padding_idx + 1))
-    is_padding = g.reshape(g.add_scalar(g.scale(is_other, -1.0), 1.0), [*ids.dims, 1])
-    k = "abcdefgh"[: ids.rank]
-    return g.binary("add", g.unary_with("mul_rows", [y, is_other]), g.einsum(f"{k}z,zn->{k}n", is_padding, padding))
+    is_padding = g.add_scalar(g.scale(is_other, -1.0), 1.0)
+    return g.binary("add", g.unary_with("mul_rows", [y, is_other]), g.unary_with("mul_rows", [g.unary("stop_gradient", y), is_padding]))
 
 
 _REDUCTIONS = ("none", "mean", "sum")
