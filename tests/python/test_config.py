@@ -196,7 +196,7 @@ def test_a_section_that_means_something_without_a_field():
 
 
 def test_the_sections_are_documented():
-    assert "Peak learning rate of AdamW. (more than 0; at most 1e+37; default 5e-05)" in tacc.TrainConfig.__doc__
+    assert "Peak learning rate. (more than 0; at most 1e+37; default 5e-05)" in tacc.TrainConfig.__doc__
     assert "tokens" in tacc.DataConfig.__doc__
 
 

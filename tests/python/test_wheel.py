@@ -28,9 +28,11 @@ def run(*command, **options) -> subprocess.CompletedProcess:
 def wheel(tmp_path_factory) -> Path:
     """Built from a copy, so that the checkout stays as it is."""
     folder = tmp_path_factory.mktemp("wheel")
-    unwanted = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "v1", "config_sections.py", "messages.py")
+    unwanted = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "v1", "config_sections.py", "messages.py", "foreign_names.py")
     shutil.copytree(ROOT / "client/python", folder / "client/python", ignore=unwanted)
     shutil.copytree(ROOT / "proto", folder / "proto")
+    (folder / "jobfile").mkdir()
+    shutil.copy(ROOT / "jobfile/foreign_names.cc", folder / "jobfile")
     built = run(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "out", folder / "client/python")
     assert built.returncode == 0, built.stdout + built.stderr
     (wheel,) = (folder / "out").iterdir()
@@ -55,10 +57,10 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     assert wheel.stat().st_size <= MAX_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    modules = {f"tacc/{path.relative_to(ROOT / 'client/python/tacc')}" for pattern in ("*.py", "show/*.py") for path in (ROOT / "client/python/tacc").glob(pattern)}
+    modules = {f"tacc/{path.relative_to(ROOT / 'client/python/tacc')}" for pattern in ("*.py", "exporting/**/*.py", "live/*.py", "show/*.py") for path in (ROOT / "client/python/tacc").glob(pattern)}
     generated = {f"tacc/v1/{name}_pb2.py{i}" for name in ("coordinator", "job", "options", "worker") for i in ("", "i")}
     about = {name for name in names if ".dist-info/" in name}
-    assert names - about == modules | generated | {"tacc/config_sections.py", "tacc/messages.py", "tacc/py.typed"} | {
+    assert names - about == modules | generated | {"tacc/config_sections.py", "tacc/foreign_names.py", "tacc/messages.py", "tacc/py.typed"} | {
         "tacc/v1/__init__.py",
         "tacc/v1/coordinator_pb2_grpc.py",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tacc.errors import this_python
 
 # Module -> the extra that brings it.
-EXTRAS = {"numpy": "data", "tokenizers": "data", "safetensors": "data", "transformers": "chat", "pyarrow": "parquet", "torch": "torch"}
+EXTRAS = {"numpy": "data", "tokenizers": "data", "safetensors": "data", "transformers": "chat", "pyarrow": "parquet", "torch": "torch", "sympy": "torch"}
 
 
 def what_to_install(error: ModuleNotFoundError) -> str | None:

@@ -10,50 +10,15 @@ have their defaults. Results have the types that the line declares.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
-from tacc.errors import InputError
 from tacc.exporting.graph_text import Value
 
 if TYPE_CHECKING:
     from tacc.exporting.lowering import Lowering
-
-
-@dataclass(frozen=True)
-class Unmapped:
-    """An op that has no row.
-
-    Attributes:
-        op: Its name, "aten.cumsum.default".
-        reason: Why no row has it.
-        source: The line of the model's code, "FILE:LINE, in FUNCTION: CODE"; may be empty.
-        module: The module that calls it.
-    """
-
-    op: str
-    reason: str
-    source: str
-    module: str
-
-
-class UnsupportedOpsError(InputError):
-    """The model computes with ops that a graph cannot have. `ops` has one entry for each call."""
-
-    def __init__(self, ops: list[Unmapped]):
-        self.ops = ops
-        groups: dict[tuple[str, str, str], list[Unmapped]] = {}
-        for op in ops:
-            groups.setdefault((op.op, op.reason, op.source), []).append(op)
-        lines = ["the model has ops that a graph cannot have yet; write these lines otherwise:"]
-        for (name, reason, source), calls in groups.items():
-            where = source or f"in module {calls[0].module or '(the model itself)'}"
-            times = f" ({len(calls)} times)" if len(calls) > 1 else ""
-            lines.append(f"  {where}: {name}: {reason}{times}")
-        super().__init__("\n".join(lines))
 
 
 def add_aten_node(lowering: Lowering, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

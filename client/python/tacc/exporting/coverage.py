@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tacc.exporting.extents import at, product
+from tacc.exporting.results import Coverage
 
 if TYPE_CHECKING:
     from tacc.exporting.graph_text import Graph, Node
 
 _LEAVES = ("input", "param", "constant", "iota", "output")
 _FREE = ("reshape",)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """Of one forward pass of the example.
-
-    Attributes:
-        ops: How many nodes of each op the graph has.
-        flops: Floating-point operations of all nodes; an `aten` counts its results' elements.
-        aten_flops: Of these, those of nodes `aten`.
-    """
-
-    ops: dict[str, int] = field(default_factory=dict)
-    flops: float = 0.0
-    aten_flops: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """The part of the computation that is in ops of the graph, 0 to 1."""
-        return 1.0 - self.aten_flops / self.flops if self.flops else 1.0
 
 
 def coverage_of(graph: Graph, batch: int, sequence: int) -> Coverage:

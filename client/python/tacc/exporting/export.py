@@ -1,18 +1,17 @@
-"""`export_model`: a PyTorch model as a graph in text form with its weights, which a job trains."""
+"""`tacc.export_model`: a PyTorch model as a graph in text form with its weights, which a job trains."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tacc.errors import InputError
-from tacc.exporting.aten import UnsupportedOpsError
-from tacc.exporting.coverage import Coverage, coverage_of
+from tacc.exporting.coverage import coverage_of
 from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, text
@@ -27,94 +26,21 @@ from tacc.exporting.patterns.constants import fold_constants
 from tacc.exporting.patterns.gelu import find_gelu
 from tacc.exporting.patterns.rms_norm import find_rms_norm
 from tacc.exporting.patterns.rotary import find_rotary
+from tacc.exporting.results import Exported, ExportError, GraphInput, UnsupportedOpsError
 from tacc.exporting.rows import TABLE
 from tacc.exporting.source import without_prefix
 from tacc.exporting.tokens import next_token_loss, token_example
-from tacc.exporting.trace import ExportError, trace
+from tacc.exporting.trace import trace
 from tacc.exporting.weights import init_of, write_safetensors
 
 GRAPH, WEIGHTS, DESCRIPTION = "model.graph", "model.safetensors", "export.json"
 _PREFIX = "model"  # of paths of modules: ForwardWithLoss calls it so
 
 
-@dataclass(frozen=True)
-class GraphInput:
-    """An input of the graph that a batch gives.
-
-    Attributes:
-        name: Of the input.
-        path: Where in the batch it is: keys and positions, one behind the other.
-        dtype: Of the graph: "i64", "i32", "f32" or "bool".
-        dims: As the text form has them: ["B", "S"], ["B", "3", "224", "224"].
-    """
-
-    name: str
-    path: tuple[Any, ...]
-    dtype: str
-    dims: list[str]
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What `export_model` made.
-
-    Attributes:
-        folder: Where it is: model.graph, model.safetensors, and export.json, which has what follows here.
-        inputs: Of the graph, what a batch gives.
-        outputs: Names of what the model returns beside its loss, each an output of the graph.
-        parameters: Names in model.safetensors of what is trained, as those of the model's state_dict.
-        buffers: Names of what is not trained and saved with the model.
-        tables: Names in model.safetensors that the model has not: fixed tables that it computes.
-        aliases: Names of the state_dict that share another name's tensor -> that name.
-        frozen: Parameters that are not trained: those with requires_grad=False, and those on which the loss does not depend.
-        seq_len: Tokens of a sample of the example; 0: there is no sequence.
-        any_batch: Whether a micro-batch may have any number of samples.
-        any_length: Whether a sample may have any number of tokens.
-        notes: What the user should know, a sentence or two each.
-        coverage: Which part of the computation are ops of the graph.
-    """
-
-    folder: Path
-    inputs: list[GraphInput]
-    outputs: list[str]
-    parameters: list[str]
-    buffers: list[str]
-    tables: list[str]
-    aliases: dict[str, str]
-    frozen: list[str]
-    seq_len: int
-    any_batch: bool
-    any_length: bool
-    notes: list[str] = field(default_factory=list)
-    coverage: Coverage = field(default_factory=Coverage)
-
-
-def export_model(
-    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None = None, tokens: str | None = None, allow_unsupported: bool = False
+def export(
+    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None, tokens: str | None, allow_unsupported: bool
 ) -> Exported:
-    """Writes the model as a graph: `model.graph` in the text form, and its weights, `model.safetensors`.
-
-    The model is traced by torch.export in the mode in which it is (train() for training), with its parameters where they are.
-
-    Args:
-        model: Any module. It is not changed.
-        example: A batch: a dict of keyword arguments of the model, a tuple or list of positional ones, or a tensor. Dim 0 of its
-            tensors is the samples, of which a micro-batch of the job may have any number; dim 1 of ids of tokens is the sequence.
-        folder: Where to write; made if it is not there. A graph and weights that are there are replaced.
-        loss: A function of (outputs, batch) that returns a tensor with one element. None: the model returns its loss, as models of
-            transformers do that are given `labels`. With it, what the model's forward does not take goes to the loss alone.
-        tokens: For a model that trains from token data folders (`data.path`): the name of the argument that takes the ids of tokens.
-            The graph's inputs are `tokens` and `targets` then, and its loss that of the next token, from the model's `logits`.
-        allow_unsupported: Write the graph also if it has ops that cannot be trained yet, as nodes `aten`.
-
-    Returns:
-        What was made.
-
-    Raises:
-        ExportError: The model cannot be traced; the message names the line of the model and what to do.
-        UnsupportedOpsError: Ops that a graph cannot have, with their lines.
-        InputError: The example or the loss does not fit.
-    """
+    """See `tacc.export_model`."""
     folder = Path(folder)
     if tokens is not None:
         if loss is not None:

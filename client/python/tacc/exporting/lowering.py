@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from tacc.exporting.aten import Unmapped, add_aten_node
+from tacc.exporting.aten import add_aten_node
 from tacc.exporting.builder import Builder
 from tacc.exporting.extents import BATCH, Extent, Extents
 from tacc.exporting.graph_text import Value
+from tacc.exporting.results import Unmapped
 from tacc.exporting.source import module_path, source_line
 from tacc.exporting.table import NoRowError, Table
 

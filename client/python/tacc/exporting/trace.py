@@ -12,16 +12,13 @@ import torch
 from tacc.errors import InputError
 from tacc.exporting.example import Example
 from tacc.exporting.forward import ForwardWithLoss
+from tacc.exporting.results import ExportError
 from tacc.exporting.source import innermost
 
 _WHAT_TO_DO = (
     "a graph is one computation for every batch: what depends on the values of tensors must be computed by tensors (torch.where, a mask) and not by "
     "`if`, `while`, `.item()`, or indexing with a mask"
 )
-
-
-class ExportError(InputError):
-    """The model cannot be a graph. The message names the line of the model that is the reason."""
 
 
 def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_length: bool, keeps: Callable[[str], bool]) -> torch.export.ExportedProgram:
