@@ -35,10 +35,10 @@ TEST(JobDocsTest, TheOutputsFieldsAreThere) {
 TEST(JobDocsTest, SaysWhatAFieldIs) {
   const absl::StatusOr<std::string> page = JobDocs("proto/");
   ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_THAT(
-      *page,
-      testing::HasSubstr(
-          "| `adam_beta2` | number, at least 0, less than 1 | `0.999` | Decay rate of AdamW's second moment. |\n"));
+  EXPECT_THAT(*page,
+              testing::HasSubstr(
+                  "| `adam_epsilon` | number, at least 1e-37, at most 1e+37 | `1e-08` | Added to the root of the "
+                  "second moment of `adamw` and `adam`. |\n"));
   EXPECT_THAT(*page, testing::HasSubstr("- `cosine`: Half a cosine"));
 }
 

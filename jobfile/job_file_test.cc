@@ -144,7 +144,9 @@ TEST(JobFileTest, ReadsMapsOfSectionsAndListsOfNumbers) {
       "checkpoint { dir: '/home/ada/runs/tiny' }");
   EXPECT_EQ(SetError({"train.param_groups={a: {lr: 1}}"}),
             "--set train.param_groups={a: {lr: 1}}: unknown field \"lr\" in train.param_groups[\"a\"]; "
-            "write train.learning_rate");
+            "give train.learning_rate\n"
+            "--set train.param_groups={a: {lr: 1}}: train.param_groups[\"a\"] says nothing; "
+            "give learning_rate, weight_decay or optim, or leave it out");
   EXPECT_EQ(SetError({"train.param_groups={a: 3}"}),
             "--set train.param_groups={a: 3}: train.param_groups[\"a\"] wants fields (learning_rate, weight_decay, "
             "optim), not a number");

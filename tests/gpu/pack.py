@@ -154,7 +154,7 @@ class Packer:
         from cases import TRAINING_CASES
         from references import build, save
         from training import INIT_SCALE, LEARNING_RATE, NUM_STEPS, SEED, batches, plan_request, pretrained, reference_run, write_data
-        from training_test import FP16_CASES
+        from training_options_test import FP16_CASES
 
         names = []
         for family in dict.fromkeys(case.family for case in TRAINING_CASES):

@@ -5,13 +5,12 @@ import json
 import os
 import shutil
 import struct
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-
-from tacc.prepare_options import DEFAULT_SHARD_TOKENS
 
 FORMAT = "tacc-data"
 VERSION = 1
@@ -24,13 +23,13 @@ def file_sha256(path: Path) -> str:
 
 
 class DatasetWriter:
-    """Writes one stream of tokens into `folder`, cut into shards of at most `shard_tokens` tokens."""
+    """Writes one stream of tokens into `folder`, cut into shards of at most `shard_tokens` tokens; None: into one."""
 
     def __init__(
         self,
         folder: Path,
         vocab_size: int,
-        shard_tokens: int = DEFAULT_SHARD_TOKENS,
+        shard_tokens: int | None = None,
         *,
         separate_documents: bool = False,
         loss_mask: bool = False,
@@ -40,7 +39,7 @@ class DatasetWriter:
         self._folder = folder
         self._vocab_size = vocab_size
         self._dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-        self._shard_tokens = shard_tokens
+        self._shard_tokens = sys.maxsize if shard_tokens is None else shard_tokens
         self._shards: list[dict[str, Any]] = []
         self._file: BinaryIO | None = None
         self._shard_num_tokens = 0

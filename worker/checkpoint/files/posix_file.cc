@@ -167,7 +167,7 @@ absl::Status InputFile::ReadFrom(int fd, int64_t offset, char* out, int64_t num_
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
-  FileDescriptor fd(open(path.c_str(), kForReading));
+  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));  // a start file may be a pipe
   if (fd.get() < 0) return OpenError(path);
   std::string content;
   std::vector<char> buffer(64 << 10);

@@ -1,3 +1,4 @@
+// What a client sends of a batch to this rank, and what this rank sends it of an evaluation's outputs.
 #ifndef TACC_WORKER_RANK_SESSION_CLIENT_INPUTS_H_
 #define TACC_WORKER_RANK_SESSION_CLIENT_INPUTS_H_
 
