@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 import tacc
 import torch
 import torch.nn.functional as F
-import torch_interpreter
-from references import KeepDouble
 from safetensors.torch import load_file
 from tacc.exporting import Exported
 from torch import nn
 from torch_models import BATCH, LENGTH, MODELS, TorchModel, filled, ids
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "parity"))
+import torch_interpreter
+from references import KeepDouble
 
 PLAN = Path(os.environ["TACC_BUILD"]) / "tacc-plan"
 EXACT = 1e-10  # float64 rounding
