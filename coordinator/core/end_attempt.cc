@@ -94,9 +94,9 @@ void Core::EndAttempt(JobState* job) {
   const std::string& cause = outcome.cause;
 
   // What ranks of a job that has trained refuse before they train is no longer what it was: a folder that is half
-  // there.
-  const bool has_changed = end.has_exit_code() && end.exit_code() == kExitBadInput && job->best_step > 0 &&
-                           !attempt.AllReady() && !attempt.resume_damaged;
+  // there. A job that has only taken a run over, and has trained nothing, asks for what does not go.
+  const bool has_changed = end.has_exit_code() && end.exit_code() == kExitBadInput &&
+                           job->best_step > job->step_before && !attempt.AllReady() && !attempt.resume_damaged;
   const bool unavailable = !job->cancel.has_value() && failed && attempt.condemned.empty() &&
                            (end.code() == kUnavailableCode || has_changed);
 

@@ -61,6 +61,9 @@ absl::Status ApplyAttemptStarted(const v1::Fact& fact, JobState* job) {
     job->best_step = std::max(job->best_step, checkpoint.step());
   }
   if (job->first_attempt == 0) {
+    for (const v1::Checkpoint& checkpoint : started.adopted()) {
+      job->step_before = std::max(job->step_before, checkpoint.step());
+    }
     job->first_attempt = attempt.number;
     job->started_time = fact.time();
   }

@@ -114,6 +114,7 @@ struct JobState {
   v1::JobCompiled compile;
   Summary summary;
   int first_attempt = 0;
+  int64_t step_before = 0;  // That the run had reached before this job took its folder over.
   std::optional<AttemptState> attempt;
   std::vector<v1::AttentionChoice> attention;  // As the newest attempt that chose said; the next ones keep it.
   std::vector<v1::ProductChoice> products;     // As attention.

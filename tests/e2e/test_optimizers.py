@@ -99,7 +99,7 @@ def test_another_optimizer_is_refused(cluster, tmp_path):
 
 @pytest.mark.parametrize("section, message", [
     ({"param_groups": {"*embed_toknes*": {"weight_decay": 0}}}, 'train.param_groups: no parameter is named "*embed_toknes*"'),
-    ({"param_groups": {"*": {"weight_decay": 0}, "*norm*": {"weight_decay": 0.1}}}, "is in two groups"),
+    ({"param_groups": {"*": {"weight_decay": 0}, "*head*": {"weight_decay": 0.1}}}, "is in two groups"),
 ], ids=["no such parameter", "two groups"])
 def test_groups_that_are_wrong_are_named(cluster, tmp_path, section, message):
     refused = cluster.ctl("submit", write_job(tmp_path, name="wrong", workers=1, train=section), check=False)
