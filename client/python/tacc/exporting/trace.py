@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tacc.errors import InputError
+from tacc.exporting.decompose import decompose
 from tacc.exporting.example import Example
 from tacc.exporting.forward import ForwardWithLoss
 from tacc.exporting.results import ExportError
@@ -49,7 +50,8 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
         for op in list(table):
             if keeps(str(op)):
                 table.pop(op)
-        program = program.run_decompositions(table)
+        if not decompose(program, table, keeps):
+            program = program.run_decompositions(table)
     _drop_checks(program.graph)
     return program
 
