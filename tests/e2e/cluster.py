@@ -105,10 +105,11 @@ class Process:
 
 class Cluster:
     def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None,
-                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = (), device: str = "cpu"):
+                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = (), device: str = "cpu", threads: int = 1):
         self.folder = folder
         self.memory = memory
         self.device = device
+        self.threads = threads
         self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
         folder.mkdir(parents=True, exist_ok=True)
         self.coordinator_env = coordinator_env
@@ -129,7 +130,7 @@ class Cluster:
         if "TACC_FAILPOINTS" in (env or {}):  # A probe of its own: its tacc-rank is another one.
             env = {**env, "XDG_CACHE_HOME": str(BUILD / "failpoints/cache")}
         self.workers[name] = Process(
-            [binary("tacc-worker", env), "--coordinator", self.address, "--name", name, "--device", self.device, "--threads", "1", "--memory", self.memory,
+            [binary("tacc-worker", env), "--coordinator", self.address, "--name", name, "--device", self.device, "--threads", self.threads, "--memory", self.memory,
              "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics],
             self.folder / f"{name}.log", "attached", env=env)
 
