@@ -156,6 +156,46 @@ def test_accumulation_clipping_and_a_scheduler(config):
         assert [p.learning_rate for p in model.job.watch(events=False, follow=False)] == pytest.approx([0.5, 0.25, 0.5 / 3])
 
 
+@pytest.mark.parametrize("config", [ONE, {**FSDP, "train": {"per_device_train_batch_size": 4}}], ids=["one", "fsdp"])
+def test_micro_batches_with_different_numbers_of_targets(config):
+    """As PyTorch adds them up, each alike; and as transformers does, by num_items_in_batch."""
+    data = batches(4)
+    for i, batch in enumerate(data):
+        batch["labels"][: 2 * i] = -100
+
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        losses = []
+        for i, batch in enumerate(data):
+            loss = model(**batch)["loss"]
+            (loss / 2).backward()
+            losses.append(loss.item())
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=config, mean_over="micro_batch")
+    with model:
+        expect_same(want, got, plain, model)
+
+    plain = made(Classifier)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    both_ = {name: torch.cat([a, b]) for (name, a), b in zip(data[1].items(), data[2].values())}
+    whole = plain(**both_)["loss"]
+    whole.backward()
+    optimizer.step()
+    with tacc.accelerate(made(Classifier), config=config, name="items") as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        losses = []
+        for batch in data[1:3]:
+            loss = model(**batch, num_items_in_batch=torch.tensor(10)).loss
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        expect_same([whole.item()], [sum(losses)], plain, model)
+
+
 def test_losses_that_are_not_divided_add_up():
     def loop(model: Any) -> list[float]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

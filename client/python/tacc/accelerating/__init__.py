@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacc.errors import InputError
 from tacc.extras import what_to_install
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["accelerate"]
 def accelerate(
     model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *, optimizer: torch.optim.Optimizer | None = None,
     loss: Callable[[Any, Any], torch.Tensor] | None = None, client: Client | str | None = None, name: str | None = None, max_steps: int | None = None,
-    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None,
+    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step",
 ) -> Any:
     """Lets a job train the model: on this machine's workers, or on a cluster's, in any layout.
 
@@ -48,6 +49,8 @@ def accelerate(
         max_steps: Updates after which the job takes no more. None: as many as the loop makes.
         keep_seconds: How long the job waits when this process has died, before it saves a checkpoint and ends. 0: it waits without end.
         cache_dir: Where the model's graph and weights are kept, for the workers to read. None: on this machine, ~/.cache/tacc/models.
+        mean_over: What several micro-batches of a step weigh: "step": what they have of its targets, so that its loss is the mean over all of them;
+            "micro_batch": each alike, as `(loss / n).backward()` means it where they have different numbers of targets. With as many it is the same.
 
     Returns:
         An `AcceleratedModel`; with `dataloader` a pair of it and an `AsyncLoader`.
@@ -62,7 +65,9 @@ def accelerate(
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.accelerate: {said}", name=error.name) from error
-    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir))
+    if mean_over not in ("step", "micro_batch"):
+        raise InputError(f'mean_over={mean_over!r}; wanted "step" or "micro_batch"')
+    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over)
     handle = AcceleratedModel(model, options, optimizer, loss)
     if dataloader is None:
         return handle

@@ -113,7 +113,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         optimizer = self._optimizer or find_optimizer(self.module.parameters())
         if optimizer is None:
             raise InputError("no optimizer has the model's parameters: make one of model.parameters() before the first forward, or give optimizer=")
-        model = export(self.module, batch, self._loss)
+        model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
         groups = Groups(optimizer, names, set(model.graph.description.parameters))
         batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
         self._client, self._job, self._session = start(self.module, model, groups, batches.size, self._options)
@@ -203,6 +203,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             kwargs: The arguments by name. `num_items_in_batch` is what the loss is the sum over, in place of its own targets.
         """
         num_items = None if takes_own(self.module, "num_items_in_batch") else kwargs.pop("num_items_in_batch", None)
+        if num_items is not None and self._options.mean_over == "micro_batch":
+            raise InputError('num_items_in_batch is of a mean over all targets of a step: leave mean_over="micro_batch" out')
         batch = self._batch(args, kwargs)
         if self._session is None:
             self._start(batch)

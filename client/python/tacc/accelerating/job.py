@@ -42,12 +42,12 @@ class Model:
     cotangents: dict[str, str]
 
 
-def export(module: torch.nn.Module, batch: Any, loss: Any) -> Model:
+def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) -> Model:
     """Exports the module as it trains. Without a loss of its own, and none given, the gradients of its outputs are inputs of the graph."""
     was_training = module.training
     module.train()
     try:
-        graph = export_graph(module, batch, loss=loss)
+        graph = export_graph(module, batch, loss=loss, by_samples=by_samples)
         cotangents: dict[str, str] = {}
     except NoLossError:
         graph, batch, cotangents = _export_outputs(module, batch)
@@ -101,6 +101,7 @@ class Options:
     max_steps: int | None
     keep_seconds: float
     cache_dir: Path | None
+    mean_over: str
 
 
 def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Client, Job, Session]:
@@ -109,7 +110,13 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
     folder = keep(model.graph, options.cache_dir or _store(client))
     job = client.submit(spec(module, model, folder, groups, batch_size, options))
     try:
-        return client, job, Session(job)
+        session = Session(job)
+        if options.mean_over == "micro_batch" and session.num_micro_batches > 1:
+            raise InputError(
+                f'mean_over="micro_batch": the job splits a batch into {session.num_micro_batches} parts, so that their means would be other ones; let '
+                f"config have train.per_device_train_batch_size = {batch_size} over the number of ranks that share a batch"
+            )
+        return client, job, session
     except BaseException:
         job.cancel(now=True)  # Nobody else would.
         raise

@@ -143,7 +143,7 @@ def _factor(micro_batches: list[MicroBatch]) -> float:
     if any(not math.isclose(s, counted[0], rel_tol=_ALIKE) for s in counted):
         raise InputError(
             f"the losses of this step's micro-batches are means over {', '.join(f'{m.divisor:g}' for m in micro_batches)} targets, with weights "
-            f"{', '.join(f'{m.weight:g}' for m in micro_batches)}: the ranks add gradients up with one weight for all targets. Weight each loss by its "
-            "targets, as num_items_in_batch= of transformers does, or give all as many"
+            f"{', '.join(f'{m.weight:g}' for m in micro_batches)}: the ranks add gradients up with one weight for all targets. Give tacc.accelerate "
+            'mean_over="micro_batch", with which micro-batches weigh alike, or give the model num_items_in_batch=, the targets of the whole step'
         )
     return counted[0] * math.fsum(m.targets for m in micro_batches)

@@ -71,8 +71,10 @@ class ExportedGraph:
         return exported
 
 
-def export_graph(model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, allow_unsupported: bool = False) -> ExportedGraph:
-    """As `tacc.export_model`, without a folder."""
+def export_graph(
+    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, allow_unsupported: bool = False, by_samples: bool = False
+) -> ExportedGraph:
+    """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets."""
     if tokens is not None:
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
@@ -81,7 +83,7 @@ def export_graph(model: torch.nn.Module, example: Any, *, loss: Loss | None, tok
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
     with without_cache(model):
-        made = _export(model, batch, loss, notes, is_tokens=tokens is not None)
+        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples)
     if made.lowering.unmapped and not allow_unsupported:
         raise UnsupportedOpsError(made.lowering.unmapped)
     description = _description(model, Path(), batch, made, notes)
@@ -99,22 +101,23 @@ class _Made:
     leaves: list[str | None]  # of it: names of outputs
 
 
-def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool) -> _Made:
+def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool, by_samples: bool) -> _Made:
     """Of any number of samples and tokens if the model can be, else of fewer kinds of batches."""
     tries = [(True, True), (True, False), (False, False)] if example.seq_len is not None else [(True, False), (False, False)]
     for any_batch, any_length in tries:
         try:
-            return _Exporter(model, example, loss, is_tokens).run(any_batch=any_batch, any_length=any_length)
+            return _Exporter(model, example, loss, is_tokens, by_samples).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
             notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
     raise ExportError(notes[-1])
 
 
 class _Exporter:
-    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool):
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool, by_samples: bool):
         self._module = ForwardWithLoss(model, example, loss)
         self._example = example
         self._is_tokens = is_tokens
+        self._by_samples = by_samples
         self._extents = Extents()
         self._tensors: dict[str, torch.Tensor] = {}
         self._roles: dict[str, str] = {}
@@ -199,7 +202,7 @@ class _Exporter:
         g = self._g
         g.module = g.source = ""
         has_batch = any("B" in i.dims for i in self._inputs)
-        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch)
+        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch, by_samples=self._by_samples)
         outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
         for name, value in outputs:
             g.add("output", [value], [], symbol=name)
