@@ -385,6 +385,63 @@ def test_a_killed_rank_begins_again_and_trains_nothing_twice(cluster):
         expect_same(want, [got[step] for step in range(len(data))], plain, model)
 
 
+class StatefulLoader:
+    """As torchdata's: it says where it stands, and goes on there."""
+
+    def __init__(self, batches: list[Any]):
+        self.batches, self.next = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next < len(self.batches):
+            self.next += 1
+            yield self.batches[self.next - 1]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("kind", [list, StatefulLoader], ids=["list", "stateful"])
+def test_a_loader_goes_back_with_the_training(cluster, kind):
+    """Two epochs; a rank is killed in the second one. Every batch is trained on once in each."""
+    config = {**FSDP, "checkpoint": {"dir": "runs/loader", "save_steps": 2}}
+    data, want = batches(4), []
+    plain = made(Classifier)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
+    for batch in data * 2:
+        optimizer.zero_grad()
+        loss = plain(**batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        want.append(loss.item())
+    model, loader = tacc.accelerate(made(Classifier), kind(data), config)
+    with model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        got: dict[int, float] = {}
+        num_restarts = 0
+        while model.step_number < 8:
+            try:
+                for batch in loader:
+                    step = model.step_number
+                    loss = model(**batch).loss
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    got[step] = loss.item()
+                    if step == 6 and not num_restarts:
+                        cluster.wait(lambda: getattr(model.job.status().last_checkpoint, "step", 0) == 6, "the checkpoint of step 6")
+                        os.kill(rank_pid(cluster, "w0"), signal.SIGKILL)
+            except tacc.SessionRestartedError as error:
+                optimizer.zero_grad()
+                num_restarts += 1
+                assert error.step == 6
+        assert num_restarts == 1 and loader.epoch == 2
+        expect_same(want, [got[step] for step in range(8)], plain, model)
+
+
 def rank_pid(cluster: Cluster, worker: str) -> int:
     """The process that a worker has started."""
     parent = cluster.workers[worker].popen.pid

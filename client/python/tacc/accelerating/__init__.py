@@ -73,4 +73,4 @@ def accelerate(
         return handle
     from tacc.live.async_loader import AsyncLoader
 
-    return handle, AsyncLoader(dataloader, handle.device)
+    return handle, AsyncLoader(dataloader, handle)

@@ -54,7 +54,10 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._ended_path = ""
         self._max_norm: float | None = None
         self._norm: torch.Tensor | None = None
-        self._state: bytes | None = None
+        self.loader_state: bytes | None = None
+        """What checkpoints keep with the next update, as the position of a loader; `AsyncLoader` sets it."""
+        self.num_rewinds = 0
+        """How often the training has begun at another step than the loop was at: `session.state` is what was kept with that step."""
         self.last_step: StepResult | None = None
         """What the newest update gave: step, loss, grad_norm, learning_rate."""
         self.device = torch.device("cpu")
@@ -119,6 +122,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._client, self._job, self._session = start(self.module, model, groups, batches.size, self._options)
         self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
         self._steps = Steps(self._session)
+        self.num_rewinds = 1 if self._session.step_number > 0 else 0
         clipping.take(self.module.parameters(), self)
         self._hook(optimizer)
         _OPEN.add(self)
@@ -188,6 +192,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             return call()
         except SessionRestartedError:
             self._steps.forget()
+            self.num_rewinds += 1
             raise
 
     # --- Forward --------------------------------------------------------------------------------------------------------
@@ -289,7 +294,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     _is_updating = False
 
     def _update(self) -> None:
-        state, self._state = self._state, None
+        state, self.loader_state = self.loader_state, None
         max_norm, self._max_norm = self._max_norm, None
         norm, self._norm = self._norm, None
         self.last_step = self._guarded(lambda: self._steps.update(self._groups.learning_rates(), max_norm or _UNCLIPPED, state)) or self.last_step

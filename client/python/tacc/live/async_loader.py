@@ -35,11 +35,12 @@ class AsyncLoader:
     Checkpoints keep where the loader stands, as `state` of each step. With a session that has one (`Session.state`) the first epoch goes on
     there: a loader with `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader, takes its own state again; of another one, which must
     give the same batches again, those that were trained on are read and left out. The same holds for a new AsyncLoader after a
-    SessionRestartedError.
+    SessionRestartedError. With a model of `tacc.accelerate` the same loader goes on there when it is iterated over again.
 
     Args:
         loader: Gives the batches of an epoch each time it is iterated over.
-        session: Where they go. Anything else, as the device of scripts that move batches by themselves: they are given as they are.
+        session: Where they go: a session, or a model of `tacc.accelerate`, which gives them as they are. With anything else, as the device of scripts
+            that move batches by themselves, checkpoints do not know where the loader stands.
         transform: Makes the arrays of `Session.inputs` from what the loader gives. None: it gives them, by name.
         prefetch: How many lie ready, for a model of `tacc.accelerate`. A session has memory for one.
     """
@@ -49,6 +50,8 @@ class AsyncLoader:
             raise InputError(f"prefetch={prefetch!r}; wanted 1 or more")
         self._loader: Any = loader
         self._session: Session | None = session if isinstance(session, Session) else None
+        self._model: Any = session if hasattr(session, "loader_state") else None
+        self._num_rewinds = 0  # Of the model, that this loader has followed.
         self._prefetch = prefetch
         self._transform = transform or (lambda batch: batch)
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
@@ -64,6 +67,9 @@ class AsyncLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next time it is the next one."""
+        if self._model is not None and self._model.num_rewinds != self._num_rewinds:
+            self._num_rewinds = self._model.num_rewinds
+            self._load(self._model.session.state or b'{"epoch": 0, "batches": 0}')
         ready: queue.Queue[Any] = queue.Queue(maxsize=self._prefetch if self._session is None else 1)
         stop = threading.Event()
         thread = threading.Thread(target=self._read, args=(ready, stop), daemon=True, name="tacc-loader")
@@ -72,8 +78,10 @@ class AsyncLoader:
         try:
             while not isinstance(item := ready.get(), _End):
                 self._drop(given)  # Nobody has used it.
-                given = item
-                yield item
+                given, state = item
+                if self._model is not None:
+                    self._model.loader_state = state
+                yield given
             if item.error is not None:
                 raise item.error
             self.epoch += 1
@@ -85,7 +93,8 @@ class AsyncLoader:
                     left = ready.get(timeout=_STOP_SECONDS)
                 except queue.Empty:
                     continue
-                self._drop(left)
+                if not isinstance(left, _End):
+                    self._drop(left[0])
             self._drop(given)
 
     def _drop(self, batch: Any) -> None:
@@ -100,11 +109,11 @@ class AsyncLoader:
                     return
                 if number <= self._num_before:
                     continue
-                made = self._transform(batch)
+                made, state = self._transform(batch), self._state(number)
                 if self._session is not None:
                     made = self._session.stage(made)
-                    made.state = self._state(number)
-                ready.put(made)
+                    made.state = state
+                ready.put((made, state))
         except BaseException as error:  # It is the consumer's.
             last = error
         ready.put(_End(last))
