@@ -28,10 +28,10 @@ class Builder {
   // A node with any number of results (kNoValue entries on error, `expected` of them).
   std::vector<ValueId> AddMany(absl::string_view op, std::vector<ValueId> operands, Attrs attrs, int expected);
 
-  // input, param and read have no inference: their type is declared. Attributes of input: axes (InputAxes); of
-  // param: init (see State::init), stored (dims in the model's files, when another shape), axes (what each dim is,
-  // see State::axes), role (see WeightRole), and what it has in place of the training's own: learning_rate,
-  // weight_decay, optim.
+  // input, param and read have no inference: their type is declared. Attributes of input: axes (InputAxes), default
+  // (its value where none is given); of param: init (see State::init), stored (dims in the model's files, when another
+  // shape), axes (what each dim is, see State::axes), role (see WeightRole), and what it has in place of the training's
+  // own: learning_rate, weight_decay, optim.
   ValueId Leaf(const Op& op, absl::string_view symbol, TensorType type, Attrs attrs = {});
   // output and store.
   void End(const Op& op, absl::string_view symbol, ValueId value, Attrs attrs = {});

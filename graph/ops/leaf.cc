@@ -42,8 +42,10 @@ OpDef End(const char* name) {
 }  // namespace
 
 void AddLeafOps(OpTable& table) {
-  OpDef input = Leaf(
-      "input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional}, {"axes", AttrKind::kStrings, AttrSpec::kOptional}});
+  OpDef input =
+      Leaf("input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional},
+                     {"axes", AttrKind::kStrings, AttrSpec::kOptional},
+                     {"default", AttrKind::kFloat, AttrSpec::kOptional}});  // of a scalar that may be left out
   input.positional = true;
   table.Add(input);
   table.Add(Leaf("param", {{"init", AttrKind::kString, AttrSpec::kOptional},

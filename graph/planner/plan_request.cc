@@ -99,6 +99,7 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
         std::max(1.0, static_cast<double>(request.device.memory_bytes - IdleBytes(machine) - buffers));
   }
   search.execution = ExecutionOf(request.cluster.machine, precision, request.reduce_dtype);
+  search.execution.keeps_gradients = request.training.has_client;
   return search;
 }
 

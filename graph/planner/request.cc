@@ -136,8 +136,7 @@ absl::Status TakePeaks(PlanRequest& plan) {
 // Reads what the job says of its data, and what the data is.
 void ReadData(Reader& r, CompileRequest& request) {
   r.Get("job.data.path", &request.data_path);
-  // A client may ask for them.
-  request.plan.training.returns_outputs = r.Find("job.data.client") != nullptr;
+  request.plan.training.has_client = r.Find("job.data.client") != nullptr;
   r.Get("job.data.seq_len", &request.plan.seq_len);
   r.Get("data.num_samples", &request.plan.num_samples);
   r.Get("data.num_tokens", &request.num_tokens);

@@ -120,8 +120,91 @@ def test_micro_batches_one_by_one_are_the_step(client, folder, batches, referenc
             result = session.update()
             assert numbers(result) == want
             assert sum(p.loss_sum for p in parts) / sum(p.target_tokens for p in parts) == pytest.approx(result.loss, rel=1e-6)
-        with pytest.raises(tacc.TaccError, match=r"send a micro_batch before update|has done its"):
+        with pytest.raises(tacc.TaccError, match=f"has done its {STEPS} steps"):
             session.update()
+        session.finish()
+
+
+def test_steps_of_one_micro_batch_may_have_several_and_may_be_forgotten(client, folder, batches, references, tmp_path):
+    """Gradients add up as the job's own micro-batches do."""
+    job = submit(client, folder, tmp_path, "several", "one", global_batch_size=2, per_device_train_batch_size=2)
+    with tacc.Session(job) as session:
+        assert session.num_micro_batches == 1
+        rows = [{name: rows[m : m + 2] for name, rows in batches[0].items()} for m in range(0, SAMPLES, 2)]
+        session.micro_batch(rows[2])
+        session.discard_gradients()
+        with pytest.raises(tacc.TaccError, match="send a micro_batch before update"):
+            session.update()
+        parts = [session.micro_batch(part) for part in rows]
+        with pytest.raises(tacc.TaccError, match="the step has 4 micro-batches; send update or discard before"):
+            session.save()
+        result = session.update()
+        assert result.target_tokens == SAMPLES * (SEQ_LEN - 1) == sum(part.target_tokens for part in parts)
+        assert (result.loss, result.grad_norm) == pytest.approx(references["one"][0][1:3], rel=1e-6)
+        session.finish()
+
+
+def test_an_update_takes_what_the_client_gives(client, folder, batches, tmp_path):
+    """As jobs with other options: what is scaled by powers of two has the same bits."""
+    def run(name, *, train, **update):
+        job = submit(client, folder, tmp_path, name, "fsdp", optim="sgd", lr_scheduler_type="constant", **train)
+        with tacc.Session(job) as session:
+            for batch in batches[:3]:
+                for m in (0, 4):
+                    session.micro_batch({key: rows[m : m + 4] for key, rows in batch.items()})
+                given = dict(update)
+                if "learning_rate" in given:
+                    given["learning_rates"] = {session.learning_rates[0]: given.pop("learning_rate")}
+                result = session.update(**given)
+            weights = session.read(session.state_names())
+            with pytest.raises(tacc.InputError, match=r"no parameters have the learning rate 3.0; there are 0"):
+                session.update(learning_rates={3.0: 1.0})
+            session.finish()
+        job.wait(progress=False)
+        return result, weights
+
+    want, weights = run("as-options", train={"learning_rate": 0.5, "max_grad_norm": 0})
+    for name, train, update in (
+        ("rate", {"learning_rate": 0.25, "max_grad_norm": 0}, {"learning_rate": 0.5}),
+        ("factor", {"learning_rate": 0.125, "max_grad_norm": 0}, {"gradient_factor": 4.0}),
+        ("norm", {"learning_rate": 0.5, "max_grad_norm": 0.01}, {"max_grad_norm": 1e6}),
+    ):
+        got, others = run(name, train=train, **update)
+        assert got.loss == want.loss
+        for key, value in weights.items():
+            assert np.array_equal(others[key], value), (name, key)
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "tp", "pp"])
+def test_states_go_out_whole_and_in_again(client, folder, batches, references, tmp_path, layout):
+    save_file = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed").save_file
+    job = submit(client, folder, tmp_path, f"states-{layout}", layout)
+    with tacc.Session(job) as session:
+        session.step(batches[0])
+        states = session.read(session.state_names())
+        assert states["weights/lm_head.weight"].shape == (97, 32) and states["exp_avg/lm_head.weight"].any()
+        (tmp_path / "states").mkdir()
+        save_file(states, tmp_path / "states/model.safetensors")
+        second = session.step(batches[1])
+        after = session.read(["weights/lm_head.weight"])["weights/lm_head.weight"]
+        session.load(tmp_path / "states")
+        again = session.read(session.state_names())
+        assert all(np.array_equal(again[name], value) for name, value in states.items())
+        assert not np.array_equal(after, states["weights/lm_head.weight"])
+        assert session.forward(batches[1]).loss == pytest.approx(second.loss, rel=1e-6)
+        (tmp_path / "wrong").mkdir()
+        save_file({"weights/lm_head.weight": np.zeros((97, 33), np.float32)}, tmp_path / "wrong/model.safetensors")
+        with pytest.raises(tacc.TaccError, match=r"lm_head.weight\": stored shape \[97,33\]"):
+            session.load(tmp_path / "wrong")
+        if layout != "pp":
+            save_file({"weights/head": np.zeros(3, np.float32)}, tmp_path / "wrong/model.safetensors")
+            with pytest.raises(tacc.TaccError, match=r'the training has no state "weights/head"'):
+                session.load(tmp_path / "wrong")
+        with pytest.raises(tacc.TaccError, match="no"):
+            session.load(tmp_path / "nothing")
+        with pytest.raises(tacc.InputError, match="the training has no state 'weights/head'"):
+            session.read(["weights/head"])
+        assert all(np.array_equal(value, states[name]) for name, value in session.read(list(states)).items())
         session.finish()
 
 

@@ -1,5 +1,6 @@
 // A graph whose inputs a client sends, on simulated ranks in double precision: some have samples, one is the same on
 // all ranks, and none is a sequence. On every layout the training of one rank.
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -50,7 +51,7 @@ Arrays RandomPictures(int step) {
   return {{"pixels", pixels}, {"mean", mean}, {"labels", labels}, {"step", Array{{}, {static_cast<double>(step)}}}};
 }
 
-absl::StatusOr<Compiled> CompileFor(const std::vector<Mesh::Axis>& axes, bool returns_outputs, const OpTable& ops) {
+absl::StatusOr<Compiled> CompileFor(const std::vector<Mesh::Axis>& axes, bool has_client, const OpTable& ops) {
   ImportOptions import;
   import.batch = kRows;
   import.seq_len = 5;
@@ -59,7 +60,7 @@ absl::StatusOr<Compiled> CompileFor(const std::vector<Mesh::Axis>& axes, bool re
   CompileOptions options;
   options.training.learning_rate = 1e-2;
   options.training.lr_scheduler_type = "constant";
-  options.training.returns_outputs = returns_outputs;
+  options.training.has_client = has_client;
   options.partition = LayoutOf({axes}, "");
   options.partition.units = options.schedule.units = model->units;
   return Compile(model->forward, ops, options);
@@ -83,11 +84,52 @@ TEST(LiveInputs, TrainOnEveryLayoutAsOnOneRank) {
   }
 }
 
+// What a client gives with an update: as other options of a job would have it, on every layout.
+TEST(LiveInputs, TheClientsUpdate) {
+  const OpTable ops;
+  const auto train = [&](const std::vector<Mesh::Axis>& axes, double learning_rate, double max_grad_norm,
+                         const std::map<std::string, double>& given) -> absl::StatusOr<TrainingRun> {
+    ImportOptions import;
+    import.batch = kRows;
+    import.seq_len = 5;
+    auto model = ImportGraphText(kPictures, "pictures.graph", import, ops);
+    if (!model.ok()) return model.status();
+    CompileOptions options;
+    options.training.optim = "sgd";
+    options.training.learning_rate = learning_rate;
+    options.training.max_grad_norm = max_grad_norm;
+    options.training.lr_scheduler_type = "constant";
+    options.training.has_client = !given.empty();
+    options.partition = LayoutOf({axes}, "");
+    options.partition.units = options.schedule.units = model->units;
+    const auto compiled = Compile(model->forward, ops, options);
+    if (!compiled.ok()) return compiled.status();
+    return TrainOnSimulatedRanks(compiled->stages[0], kSteps, 1, [&](int step, int64_t) {
+      Arrays inputs = RandomPictures(step);
+      for (const auto& [name, value] : given) inputs[name] = Array{{}, {value}};
+      return inputs;
+    });
+  };
+  const std::string rate = absl::StrCat(kLearningRateFactorInput, "0.01");
+  const auto scaled = train({}, 0.02, 0, {}), clipped = train({}, 0.01, 0.125, {});
+  ASSERT_TRUE(clipped.ok()) << clipped.status();
+  EXPECT_GT(clipped->norms[0], 0.125) << "nothing is clipped";
+  for (const std::vector<Mesh::Axis>& axes : std::vector<std::vector<Mesh::Axis>>{{}, {{"dp", 2}}, {{"fsdp", 4}}}) {
+    SCOPED_TRACE(Mesh{axes}.ToString());
+    absl::StatusOr<TrainingRun> got =
+        train(axes, 0.01, 0, {{rate, 0.5}, {kGradientFactorInput, 4}, {kMaxGradNormInput, 3e38}});
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (double& norm : got->norms) norm /= 4;
+    ExpectSame(got, scaled);
+    ExpectSame(train(axes, 0.01, 0, {{rate, 1}, {kGradientFactorInput, 1}, {kMaxGradNormInput, 0.125}}), clipped);
+  }
+}
+
 // Evaluation returns them where it is asked to, each rank those of its own samples.
 TEST(LiveInputs, WhatTheModelReturns) {
   const OpTable ops;
-  const auto outputs = [&](bool returns_outputs) {
-    const auto compiled = CompileFor({{"dp", 2}}, returns_outputs, ops);
+  const auto outputs = [&](bool has_client) {
+    const auto compiled = CompileFor({{"dp", 2}}, has_client, ops);
     EXPECT_TRUE(compiled.ok()) << compiled.status();
     std::string text;
     for (const Graph& graph : compiled->stages[0].graphs) {

@@ -20,6 +20,11 @@ from typing import TYPE_CHECKING, Any
 from tacc.version import __version__
 
 if TYPE_CHECKING:
+    from tacc import dist
+    from tacc.accelerating import accelerate
+    from tacc.accelerating.handle import AcceleratedModel
+    from tacc.accelerating.outputs import ModelOutputs
+    from tacc.accelerating.scripts import lazy_device, mark_step, sync
     from tacc.aio import AsyncClient, AsyncJob
     from tacc.client import Client, Job
     from tacc.comparison import Comparison, compare
@@ -71,6 +76,7 @@ if TYPE_CHECKING:
 
 # Name -> the module that has it.
 _HOME = {
+    "AcceleratedModel": "accelerating.handle",
     "AnswerTimeoutError": "errors",
     "AsyncClient": "aio",
     "AsyncJob": "aio",
@@ -117,6 +123,7 @@ _HOME = {
     "MemoryConfig": "config_sections",
     "MicroBatchResult": "live.session",
     "ModelConfig": "config_sections",
+    "ModelOutputs": "accelerating.outputs",
     "PPConfig": "config_sections",
     "Plan": "plans",
     "PreparedData": "prepare_data",
@@ -137,14 +144,20 @@ _HOME = {
     "UnsupportedOpsError": "exporting",
     "VersionError": "errors",
     "Worker": "messages",
+    "accelerate": "accelerating",
     "compare": "comparison",
     "export_model": "exporting",
     "fit": "fitting",
+    "lazy_device": "accelerating.scripts",
+    "mark_step": "accelerating.scripts",
     "prepare": "prepare_data",
+    "sync": "accelerating.scripts",
 }
+_MODULES = ("dist",)
 
 __all__ = [
     "__version__",
+    "AcceleratedModel",
     "AnswerTimeoutError",
     "AsyncClient",
     "AsyncJob",
@@ -191,6 +204,7 @@ __all__ = [
     "MemoryConfig",
     "MicroBatchResult",
     "ModelConfig",
+    "ModelOutputs",
     "PPConfig",
     "Plan",
     "PreparedData",
@@ -211,16 +225,23 @@ __all__ = [
     "UnsupportedOpsError",
     "VersionError",
     "Worker",
+    "accelerate",
     "compare",
+    "dist",
     "export_model",
     "fit",
+    "lazy_device",
+    "mark_step",
     "prepare",
+    "sync",
 ]
 
 
 if not TYPE_CHECKING:  # Which would let the package have any name.
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"tacc.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'tacc' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
@@ -229,4 +250,4 @@ if not TYPE_CHECKING:  # Which would let the package have any name.
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_HOME, *_MODULES])

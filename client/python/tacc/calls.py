@@ -355,12 +355,17 @@ def check_version(version: CoordinatorVersion, address: str) -> None:
 
 def check_paths(spec: job_pb2.JobSpec, coordinator: CoordinatorVersion) -> None:
     """InvalidJobError: the coordinator is a process of this machine, and what the job reads is not here."""
-    if not (coordinator.state_dir and _is_coordinator(coordinator.pid) and os.path.exists(coordinator.state_dir)):
+    if not is_of_this_machine(coordinator):
         return
     problems: list[Problem] = []
     _missing(spec, "", problems)
     if problems:
         raise InvalidJobError(problems)
+
+
+def is_of_this_machine(coordinator: CoordinatorVersion) -> bool:
+    """Whether it is a process of this machine."""
+    return bool(coordinator.state_dir) and _is_coordinator(coordinator.pid) and os.path.exists(coordinator.state_dir)
 
 
 def _is_coordinator(pid: int) -> bool:

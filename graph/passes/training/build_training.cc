@@ -228,7 +228,7 @@ class TrainingBuilder {
   }
 
  private:
-  bool accumulates() const { return options_.accumulation > 1; }
+  bool accumulates() const { return options_.accumulation > 1 || options_.has_client; }
   TrainedParameter Trained(const Parameter& p) const { return p.AsTrained(options_); }
   TensorType GradientType(const Parameter& p) const { return StateType(Trained(p)); }
 
@@ -356,13 +356,20 @@ class TrainingBuilder {
     // What the gradients' sum is over their mean.
     ValueId divisor = target_tokens;
     if (options_.loss_scale.has_value()) divisor = b.Add("mul", {target_tokens, Seed(b)});
+    ValueId factor = kNoValue;
+    if (options_.has_client) {
+      factor = ClientScalar(b, kGradientFactorInput, 1.0);
+      sum_squares = b.Add("mul", {sum_squares, b.Add("mul", {factor, factor})});
+    }
     const ValueId grad_norm = b.Add("div", {b.Add("sqrt", {sum_squares}), divisor});
     const ValueId apply = b.Add("is_finite", {grad_norm});
     ValueId grad_scale = b.Add("reciprocal", {divisor});
-    if (options_.max_grad_norm > 0) {
+    if (factor != kNoValue) grad_scale = b.Add("mul", {grad_scale, factor});
+    if (options_.max_grad_norm > 0 || options_.has_client) {
       // min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
+      const ValueId inverse = b.Add("reciprocal", {b.Add("add_scalar", {grad_norm}, {{"value", 1e-6}})});
       const ValueId ratio =
-          b.Scale(b.Add("reciprocal", {b.Add("add_scalar", {grad_norm}, {{"value", 1e-6}})}), options_.max_grad_norm);
+          options_.has_client ? b.Add("mul", {inverse, MaxGradNorm(b)}) : b.Scale(inverse, options_.max_grad_norm);
       grad_scale = b.Add("mul", {grad_scale, b.Add("minimum", {ratio, b.Constant(1.0, scalar_)})});
     }
     const ValueId learning_rate = LearningRate(b, step, options_.learning_rate);
@@ -411,7 +418,18 @@ class TrainingBuilder {
       attrs["decay_type"] = s.decay_type;
     }
     if (type == "table") attrs["factors"] = s.factors;
-    return b.Cast(b.Add("lr_schedule", {step}, std::move(attrs)), scalar_.dtype);
+    const ValueId rate = b.Cast(b.Add("lr_schedule", {step}, std::move(attrs)), scalar_.dtype);
+    if (!options_.has_client) return rate;
+    return b.Add("mul", {rate, ClientScalar(b, absl::StrCat(kLearningRateFactorInput, Print(Attr(peak))), 1.0)});
+  }
+
+  // What a client may give with an update; where it does not, `absent`.
+  ValueId ClientScalar(Builder& b, const std::string& input, double absent) const {
+    return b.Cast(b.Leaf(Op::kInput, input, {DType::kF32, {}}, {{"default", absent}}), scalar_.dtype);
+  }
+  ValueId MaxGradNorm(Builder& b) const {
+    constexpr double kNone = 3e38;  // clips nothing
+    return ClientScalar(b, kMaxGradNormInput, options_.max_grad_norm > 0 ? options_.max_grad_norm : kNone);
   }
 
   // As torch.amp.GradScaler.update.
@@ -438,7 +456,7 @@ class TrainingBuilder {
     Graph graph = forward_;
     graph.name = "eval";
     MakeEvaluation(graph);
-    if (!options_.returns_outputs) std::erase_if(graph.nodes, IsReturned);
+    if (!options_.has_client) std::erase_if(graph.nodes, IsReturned);
     BindParameters(by_name_, options_.ema_decay.has_value() ? ReadFrom::kAverages : ReadFrom::kWeights, graph);
     return graph;
   }

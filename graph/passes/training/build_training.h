@@ -44,14 +44,15 @@ struct TrainingOptions : OptimizerOptions {
   // Keep narrower copies of the weights that are only read so, which the update writes. Without: such a weight is cast
   // where it is used.
   bool keep_copies = false;
-  // The graph `eval` has the outputs that the model returns (returned=true) as well.
-  bool returns_outputs = false;
+  // A client drives the steps, by parts if it likes: gradients add up whatever `accumulation` is, the update takes
+  // kGradientFactorInput and others, and the graph `eval` has the outputs that the model returns (returned=true).
+  bool has_client = false;
 };
 
 // Makes a whole training step of a logical program that is a forward graph, and returns true. Its outputs are "loss"
 // (a sum over target tokens) and "target_tokens", and any further scalar whose sum over a step is wanted. An output
 // with returned=true is none of these. Graphs of the step: `begin` (zeroes the accumulators; only with
-// accumulation), `forward_backward`, `update`, `eval`.
+// accumulation, or a client), `forward_backward`, `update`, `eval`.
 //
 // - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
 //   from "copies/W" in that type, which the update writes beside the fp32 master.

@@ -98,7 +98,8 @@ absl::Status Executor::Binder::BindInput(Binding& binding) {
   binding.instruction.input = index;
   binding.instruction.view = binding.out(0);
   if (it == inputs.end()) {
-    inputs.push_back({node.symbol, value, zigzag, graph::InputAxes(binding.graph, node)});
+    inputs.push_back({node.symbol, value, zigzag, graph::InputAxes(binding.graph, node), std::nullopt});
+    if (node.attrs.count("default") > 0) inputs.back().absent = graph::GetAttr<double>(node.attrs, "default");
   } else if (it->value.type != value.type || it->value.placement != value.placement || it->zigzag != zigzag) {
     return absl::InvalidArgumentError(absl::StrCat("input \"", node.symbol, "\" is ", value.type.ToString(),
                                                    " here but ", it->value.type.ToString(), " in another graph"));

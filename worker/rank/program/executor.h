@@ -65,6 +65,7 @@ class Executor {
     graph::Value value;                  // Type and placement.
     int64_t zigzag = 0;                  // Order of its sequence's dim (graph/ir/sequence_order.h).
     std::vector<graph::InputAxis> axes;  // What its dims hold.
+    std::optional<double> absent;        // Of a scalar that a client may leave out: its value then.
   };
   // What a model returns beside its loss (an output with returned=true): this rank's part of it.
   struct Returned {

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "graph/ir/status_macros.h"
+#include "worker/checkpoint/tensors/model_weights.h"
+#include "worker/rank/collectives/agreement.h"
 #include "worker/rank/collectives/bind_collective.h"
 
 namespace tacc::worker {
@@ -16,6 +22,24 @@ using Kind = ClientCommand::Kind;
 
 // A rank without a command looks so often whether the ranks are told to stop.
 constexpr absl::Duration kTick = absl::Seconds(1);
+
+// The peak of the learning rate that an input is a factor of; nothing: it is another input.
+std::optional<double> PeakOf(absl::string_view input) {
+  double peak = 0;
+  if (!absl::ConsumePrefix(&input, graph::kLearningRateFactorInput) || !absl::SimpleAtod(input, &peak))
+    return std::nullopt;
+  return peak;
+}
+
+double UpdateInput(const Executor::Input& input, const UpdateOptions& update) {
+  if (input.name == graph::kGradientFactorInput) return update.gradient_factor;
+  if (input.name == graph::kMaxGradNormInput) return update.max_grad_norm.value_or(*input.absent);
+  const std::optional<double> peak = PeakOf(input.name);
+  for (const auto& [of, rate] : update.learning_rates) {
+    if (peak == of) return rate / of;
+  }
+  return *input.absent;
+}
 
 }  // namespace
 
@@ -29,6 +53,7 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
     const Executor::Input& input = executor.inputs()[i];
     if (input.name == "sample")
       source->sample_inputs_.emplace_back(i, RangesOf(input.value, parts->program.mesh, parts->start.rank)[0]);
+    if (input.absent.has_value()) source->update_inputs_[i] = 0;
   }
   {
     absl::MutexLock lock(&source->mutex_);
@@ -50,6 +75,10 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
   *bytes = state_;
   nlohmann::json outputs = nlohmann::json::array();
   for (const ClientOutput& output : outputs_) outputs.push_back(output.describe["name"]);
+  nlohmann::json peaks = nlohmann::json::array();
+  for (const auto& [index, value] : update_inputs_) {
+    if (const std::optional<double> peak = PeakOf(parts_.executor->inputs()[index].name)) peaks.push_back(*peak);
+  }
   return {{"rank", start.rank},
           {"world", start.world},
           {"attempt", start.attempt},
@@ -57,6 +86,7 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
           {"max_steps", start.max_steps},
           {"global_batch_size", start.global_batch_size},
           {"evaluates", parts_.executor->has_eval()},
+          {"learning_rates", peaks},
           {"outputs", outputs}};
 }
 
@@ -74,8 +104,10 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
     return absl::StrCat("the step has ", num_micro_batches_, " micro-batches already; send update");
   if (command.kind == Kind::kUpdate && num_micro_batches_ == 0)
     return "there is no gradient; send a micro_batch before update";
-  if ((command.kind == Kind::kSave || command.kind == Kind::kClose) && num_micro_batches_ > 0)
-    return absl::StrCat("the step has ", num_micro_batches_, " micro-batches; send update before");
+  const bool needs_whole_steps =
+      command.kind == Kind::kSave || command.kind == Kind::kLoad || command.kind == Kind::kClose;
+  if (needs_whole_steps && num_micro_batches_ > 0)
+    return absl::StrCat("the step has ", num_micro_batches_, " micro-batches; send update or discard before");
   if (command.kind == Kind::kForward && !parts_.executor->has_eval()) return "the program has no evaluation";
   if (!command.outputs.empty() && std::any_of(parts_.executor->inputs().begin(), parts_.executor->inputs().end(),
                                               [](const Executor::Input& input) { return input.zigzag > 1; })) {
@@ -104,8 +136,10 @@ absl::StatusOr<Work> ClientSource::Next(int64_t num_launched, bool may_wait) {
   return work;
 }
 
-ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t first) {
+ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t first, const UpdateOptions& update) {
   const size_t count = command.tensors.size();
+  for (auto& [index, value] : update_inputs_)
+    value = static_cast<float>(UpdateInput(parts_.executor->inputs()[index], update));
   batch_.inputs.assign(count, std::vector<const void*>(parts_.executor->inputs().size(), &step_));
   batch_.samples.resize(count * sample_inputs_.size());
   for (size_t m = 0; m < count; ++m) {
@@ -118,6 +152,7 @@ ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t
         samples.push_back((first + static_cast<int64_t>(m)) * micro_batch_ + row);
       batch_.inputs[m][index] = samples.data();
     }
+    for (const auto& [index, value] : update_inputs_) batch_.inputs[m][index] = &value;
   }
   return batch_;
 }
@@ -126,16 +161,21 @@ absl::Status ClientSource::Launch() {
   parts_.client_link->Take(next_);
   steps_.push_back(next_);
   if (next_->kind == Kind::kStep) {
-    TACC_RETURN_IF_ERROR(parts_.executor->Launch(BatchOf(*next_, 0).inputs));
+    TACC_RETURN_IF_ERROR(parts_.executor->Launch(BatchOf(*next_, 0, next_->update).inputs));
   } else {
     // It reads no more of the batch, whose memory stays until then.
-    TACC_RETURN_IF_ERROR(parts_.executor->LaunchUpdate(BatchOf(*last_micro_batch_, num_micro_batches_ - 1).inputs));
-    num_micro_batches_ = 0;
-    counters_.clear();
-    last_micro_batch_ = nullptr;
+    const Batch& batch = BatchOf(*last_micro_batch_, num_micro_batches_ - 1, next_->update);
+    TACC_RETURN_IF_ERROR(parts_.executor->LaunchUpdate(batch.inputs));
+    Discard();
   }
   ++step_;
   return absl::OkStatus();
+}
+
+void ClientSource::Discard() {
+  num_micro_batches_ = 0;
+  counters_.clear();
+  last_micro_batch_ = nullptr;
 }
 
 void ClientSource::TakeState(const ClientCommand& command) {
@@ -220,6 +260,54 @@ absl::Status ClientSource::RunMicroBatch(const ClientCommand& command, nlohmann:
   return absl::OkStatus();
 }
 
+absl::Status ClientSource::Read(const ClientCommand& command, nlohmann::json& answer, std::string& bytes) {
+  if (command.states.empty()) {
+    answer["states"] = nlohmann::json::array();
+    for (const ShardTensor& tensor : parts_.states->DescribeShard()) answer["states"].push_back(tensor.name);
+    return absl::OkStatus();
+  }
+  answer["parts"] = nlohmann::json::array();
+  for (const std::string& name : command.states) {
+    TACC_ASSIGN_OR_RETURN(const RankStates::Shard shard, parts_.states->MakePart(name));
+    for (const ShardTensor& tensor : shard.tensors) {
+      answer["parts"].push_back({{"name", name},
+                                 {"dtype", tensor.dtype},
+                                 {"shape", tensor.shape},
+                                 {"merged_dims", tensor.merged_dims},
+                                 {"offset", tensor.rectangle.offset},
+                                 {"extent", tensor.rectangle.shape}});
+      bytes.append(shard.copies[&tensor - shard.tensors.data()].data(),
+                   shard.copies[&tensor - shard.tensors.data()].size());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ClientSource::Load(const ClientCommand& command, nlohmann::json& answer) {
+  absl::StatusOr<std::unique_ptr<ModelWeights>> tensors = ModelWeights::Open(command.path);
+  absl::Status status = tensors.status();
+  if (status.ok()) status = parts_.states->CheckTensors(**tensors);
+  status = AgreeOnStatus(parts_.collectives, status);
+  if (!status.ok()) {
+    answer["error"] = std::string(status.message());
+    return absl::OkStatus();
+  }
+  return parts_.states->LoadTensors(**tensors);
+}
+
+absl::Status ClientSource::Save(int64_t step, const std::function<absl::Status()>& save, nlohmann::json& answer) {
+  TACC_RETURN_IF_ERROR(save());
+  TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
+  if (parts_.checkpointer->last_saved_step() == step) {
+    answer["checkpoint"] = parts_.checkpointer->last_saved_path();
+  } else {
+    answer["error"] =
+        absl::StrCat("the checkpoint could not be written",
+                     parts_.saves_checkpoints() ? "; the job's warnings say why" : ": the job has no checkpoint.dir");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status()>& save) {
   parts_.client_link->Take(next_);
   nlohmann::json answer = {{"step", step}};
@@ -230,18 +318,15 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
     TACC_RETURN_IF_ERROR(Forward(*next_, answer, bytes));
   } else if (next_->kind == Kind::kMicroBatch) {
     TACC_RETURN_IF_ERROR(RunMicroBatch(*next_, answer));
+  } else if (next_->kind == Kind::kDiscard) {
+    Discard();
+  } else if (next_->kind == Kind::kRead) {
+    TACC_RETURN_IF_ERROR(Read(*next_, answer, bytes));
+  } else if (next_->kind == Kind::kLoad) {
+    TACC_RETURN_IF_ERROR(Load(*next_, answer));
   } else {
     TakeState(*next_);
-    TACC_RETURN_IF_ERROR(save());
-    TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
-    if (parts_.checkpointer->last_saved_step() == step) {
-      answer["checkpoint"] = parts_.checkpointer->last_saved_path();
-    } else {
-      answer["error"] = absl::StrCat("the checkpoint could not be written", parts_.saves_checkpoints()
-                                                                                ? "; the job's warnings say why"
-                                                                                : ": the job has no "
-                                                                                  "checkpoint.dir");
-    }
+    TACC_RETURN_IF_ERROR(Save(step, save, answer));
   }
   parts_.client_link->Answer(std::move(answer), bytes);
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,11 +49,16 @@ class ClientSource : public StepSource {
   nlohmann::json Welcome(std::string* bytes);
   // Why the command cannot be carried out after so many updates; empty: it can. The same on all ranks.
   std::string Refusal(const ClientCommand& command, int64_t num_launched) const;
-  // The batch of a command whose first micro-batch is the `first` of its step.
-  Batch& BatchOf(const ClientCommand& command, int64_t first);
+  // The batch of a command whose first micro-batch is the `first` of its step; `update`: of its update.
+  Batch& BatchOf(const ClientCommand& command, int64_t first, const UpdateOptions& update = {});
   // `bytes`: outputs that are asked for, as the answer describes them.
   absl::Status Forward(const ClientCommand& command, nlohmann::json& answer, std::string& bytes);
   absl::Status RunMicroBatch(const ClientCommand& command, nlohmann::json& answer);
+  // The step under way has not been.
+  void Discard();
+  absl::Status Read(const ClientCommand& command, nlohmann::json& answer, std::string& bytes);
+  absl::Status Load(const ClientCommand& command, nlohmann::json& answer);
+  absl::Status Save(int64_t step, const std::function<absl::Status()>& save, nlohmann::json& answer);
   // The sum of a counter of this micro-batch, over the ranks.
   absl::StatusOr<std::vector<double>> Counters();
   void TakeState(const ClientCommand& command);
@@ -61,6 +67,7 @@ class ClientSource : public StepSource {
   std::vector<ClientInput> inputs_;
   std::vector<ClientOutput> outputs_;
   std::vector<std::pair<size_t, graph::Range>> sample_inputs_;  // Where the rank's samples go, and which they are.
+  std::map<size_t, float> update_inputs_;                       // Those of the update, by their index.
   int64_t micro_batch_ = 0;                                     // Samples of one, over all ranks.
   int64_t step_ = 0;                                            // The input: updates launched.
   Batch batch_;

@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& prog
                                                       const std::vector<Executor::Input>& inputs) {
   std::vector<ClientInput> given;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].name == "step" || inputs[i].name == "sample") continue;
+    if (inputs[i].name == "step" || inputs[i].name == "sample" || inputs[i].absent.has_value()) continue;
     TACC_ASSIGN_OR_RETURN(ClientInput input, ClientInputOf(program, rank, inputs[i]));
     input.index = i;
     given.push_back(std::move(input));

@@ -29,7 +29,8 @@ struct ClientInput {
   nlohmann::json ToJson() const;
 };
 
-// The inputs that a client gives, in the order of `inputs`: all but "step" and "sample", which the rank knows.
+// The inputs of batches that a client gives, in the order of `inputs`: all but "step" and "sample", which the rank
+// knows, and those of the update.
 // InvalidArgument: an input does not divide over the ranks.
 absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& program, int64_t rank,
                                                       const std::vector<Executor::Input>& inputs);

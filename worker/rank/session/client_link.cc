@@ -19,7 +19,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
@@ -63,29 +62,6 @@ bool IsOwn(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
-}
-
-// A field that is a whole number, or `absent`.
-absl::StatusOr<uint64_t> Whole(const json& header, const char* name, uint64_t absent) {
-  const auto found = header.find(name);
-  if (found == header.end()) return absent;
-  if (!found->is_number_unsigned())
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", name, "\" is ", found->dump().substr(0, 80), "; wanted a whole number"));
-  return found->get<uint64_t>();
-}
-
-absl::StatusOr<ClientCommand::Kind> KindOf(const std::string& command) {
-  using Kind = ClientCommand::Kind;
-  if (command == "step") return Kind::kStep;
-  if (command == "micro_batch") return Kind::kMicroBatch;
-  if (command == "update") return Kind::kUpdate;
-  if (command == "forward") return Kind::kForward;
-  if (command == "save") return Kind::kSave;
-  if (command == "close") return Kind::kClose;
-  return absl::InvalidArgumentError(absl::StrCat("\"", command.substr(0, 80),
-                                                 "\" is no command; known are step, micro_batch, update, forward, ",
-                                                 "save and close"));
 }
 
 }  // namespace
@@ -326,19 +302,8 @@ absl::Status ClientLink::TakeCommand(const std::shared_ptr<Connection>& connecti
 absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connection& connection) const {
   const json& header = connection.reader.header;
   auto command = std::make_shared<ClientCommand>();
-  const json name = header.value("command", json());
-  if (!name.is_string()) return absl::InvalidArgumentError("a frame without \"command\"");
-  TACC_ASSIGN_OR_RETURN(command->kind, KindOf(name.get<std::string>()));
-  TACC_ASSIGN_OR_RETURN(command->serial, Whole(header, "serial", 0));
-  TACC_ASSIGN_OR_RETURN(const uint64_t step, Whole(header, "step", 0));
-  if (command->serial == 0) return absl::InvalidArgumentError("a command without \"serial\", from 1");
-  command->step = static_cast<int64_t>(step);
-  command->has_state = header.contains("state_bytes");
-  TACC_ASSIGN_OR_RETURN(const uint64_t state_bytes, Whole(header, "state_bytes", 0));
-  for (const json& output : header.value("outputs", json::array())) {
-    if (!output.is_string()) return absl::InvalidArgumentError("\"outputs\" is no list of names");
-    command->outputs.push_back(output.get<std::string>());
-  }
+  TACC_RETURN_IF_ERROR(ParseHeader(header, *command));
+  TACC_ASSIGN_OR_RETURN(const uint64_t state_bytes, WholeNumber(header, "state_bytes", 0));
   command->bytes = std::move(connection.reader.bytes);
   if (state_bytes > command->bytes.size() || state_bytes > static_cast<uint64_t>(kMaxStateBytes)) {
     return absl::InvalidArgumentError(absl::StrCat("a state of ", state_bytes, " bytes in a command of ",
@@ -350,9 +315,11 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   command->ring = connection.ring;
   TACC_RETURN_IF_ERROR(PlaceTensors(header, *command));
   uint64_t hash = 0;
+  // Where the tensors lie is each rank's own.
+  json shared = header;
+  for (const char* own : {"offsets", "bytes"}) shared.erase(own);
   const std::string same =
-      absl::StrCat(connection.client, " ", command->serial, " ", name.get<std::string>(), " ", step, " ",
-                   command->tensors.size(), " ", state_bytes, " ", absl::StrJoin(command->outputs, " "));
+      absl::StrCat(connection.client, " ", shared.dump(-1, ' ', false, json::error_handler_t::replace));
   (void)absl::SimpleHexAtoi(graph::Fingerprint(same), &hash);
   command->name = hash;
   return command;
@@ -360,7 +327,7 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
 
 absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command) const {
   using Kind = ClientCommand::Kind;
-  TACC_ASSIGN_OR_RETURN(const uint64_t given, Whole(header, "micro_batches", 0));
+  TACC_ASSIGN_OR_RETURN(const uint64_t given, WholeNumber(header, "micro_batches", 0));
   const auto most = static_cast<uint64_t>(options_.num_micro_batches);
   const bool takes_some = command.kind == Kind::kForward      ? given >= 1 && given <= most
                           : command.kind == Kind::kStep       ? given == most

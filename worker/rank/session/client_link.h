@@ -18,34 +18,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "worker/rank/session/client_command.h"
 #include "worker/rank/session/client_inputs.h"
 #include "worker/rank/session/frame.h"
 #include "worker/rank/session/ring.h"
 
 namespace tacc::worker {
-
-// What a client asks of all ranks alike.
-struct ClientCommand {
-  enum class Kind { kStep, kMicroBatch, kUpdate, kForward, kSave, kClose };
-  Kind kind = Kind::kStep;
-  uint64_t serial = 0;  // The client's, from 1; each but once.
-  int64_t step = 0;     // Updates done before it, as the client counts.
-  // Of all that is the same in the command to each rank: ranks have the same command when their names are equal.
-  uint64_t name = 0;
-  // [micro-batch][client's input], this rank's part, dense.
-  std::vector<std::vector<const char*>> tensors;
-  // Of a forward: the outputs that the client wants beside the loss.
-  std::vector<std::string> outputs;
-  // What the client needs to go on after it, where it says: part of checkpoints.
-  bool has_state = false;
-  std::string state;
-
- private:
-  friend class ClientLink;
-  std::string client;
-  std::shared_ptr<const Ring> ring;  // Where the tensors lie, or
-  std::string bytes;                 // they came with the command, before the state.
-};
 
 // Where a rank listens for its client.
 struct ClientEndpoint {

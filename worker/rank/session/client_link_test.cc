@@ -244,6 +244,53 @@ TEST_F(ClientLinkTest, NothingIsReadOfWhoDoesNotShowTheToken) {
   EXPECT_GT(link_->WithoutClient(), absl::ZeroDuration());
 }
 
+TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  const auto next = [&](json header) {
+    client.Send(header);
+    const auto command = link_->Next(kSoon);
+    EXPECT_NE(command, nullptr);
+    if (command == nullptr) return command;
+    link_->Take(command);
+    link_->Answer({});
+    client.Receive();
+    return command;
+  };
+  const auto update = next({{"command", "update"},
+                            {"serial", 1},
+                            {"learning_rates", {{0.01, 0.005}}},
+                            {"gradient_factor", 2},
+                            {"max_grad_norm", 0.5}});
+  ASSERT_NE(update, nullptr);
+  EXPECT_THAT(update->update.learning_rates, testing::ElementsAre(std::pair(0.01, 0.005)));
+  EXPECT_EQ(update->update.gradient_factor, 2);
+  EXPECT_EQ(update->update.max_grad_norm, 0.5);
+  const auto plain = next({{"command", "update"}, {"serial", 2}});
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(plain->update.gradient_factor, 1);
+  EXPECT_FALSE(plain->update.max_grad_norm.has_value());
+  EXPECT_EQ(next({{"command", "discard"}, {"serial", 3}})->kind, ClientCommand::Kind::kDiscard);
+  EXPECT_THAT(next({{"command", "read"}, {"serial", 4}, {"states", {"weights/w"}}})->states,
+              testing::ElementsAre("weights/w"));
+  EXPECT_EQ(next({{"command", "load"}, {"serial", 5}, {"path", "/a"}})->path, "/a");
+}
+
+// Ranks carry a command out when its name is the same on all of them: all that it says counts.
+TEST_F(ClientLinkTest, AnotherUpdateIsAnotherCommand) {
+  const auto name = [&](const char* client, double factor) {
+    TestClient test(endpoint());
+    test.Hello(endpoint(), client);
+    test.Send({{"command", "update"}, {"serial", 1}, {"gradient_factor", factor}});
+    const auto command = link_->Next(kSoon);
+    EXPECT_NE(command, nullptr);
+    return command == nullptr ? 0 : command->name;
+  };
+  const uint64_t first = name("a", 1.5);
+  EXPECT_EQ(name("a", 1.5), first);
+  EXPECT_NE(name("a", 2.5), first);
+}
+
 TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   EXPECT_THAT(ErrorOf({{"command", "dance"}, {"serial", 1}}), HasSubstr("\"dance\" is no command"));
   EXPECT_THAT(ErrorOf({{"serial", 1}}), HasSubstr("without \"command\""));
@@ -263,6 +310,11 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   wrong = Step(1);
   wrong["state_bytes"] = 20;
   EXPECT_THAT(ErrorOf(wrong, std::string(16, 'x')), HasSubstr("a state of 20 bytes"));
+  json update = {{"command", "update"}, {"serial", 1}, {"learning_rates", {0.1}}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("no list of peaks with what they are now"));
+  update = {{"command", "update"}, {"serial", 1}, {"max_grad_norm", "much"}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("\"max_grad_norm\" is \"much\"; wanted a finite number"));
+  EXPECT_THAT(ErrorOf({{"command", "load"}, {"serial", 1}, {"path", 7}}), HasSubstr("\"path\" is no text"));
   TestClient client(endpoint());
   client.Hello(endpoint(), "a");
   client.SendRaw(std::string(4, '\xff'));

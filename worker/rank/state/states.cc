@@ -12,6 +12,7 @@
 #include "graph/ir/weight_init.h"
 #include "kernels/cpu/random_init.h"
 #include "worker/checkpoint/tensors/element.h"
+#include "worker/checkpoint/tensors/tensor_rows.h"
 #include "worker/rank/collectives/bind_collective.h"
 #include "worker/rank/protocol/failure_codes.h"
 
@@ -92,6 +93,17 @@ absl::Status ReadParts(const Rectangle& rectangle, const graph::Dims& dims, cons
     out += NumElements(part.shape).value_or(0);
   }
   return absl::OkStatus();
+}
+
+// The tensors of files that hold a state.
+std::vector<std::string> TensorsOf(const State& state) {
+  if (IsStack(state.name)) {
+    std::vector<std::string> entries;
+    for (int64_t i = 0; i < state.logical_dims()[0]; ++i) entries.push_back(StackEntryName(state.name, i));
+    return entries;
+  }
+  const absl::optional<TensorRows> rows = ParseTensorRows(state.name);
+  return {rows.has_value() ? rows->tensor : state.name};
 }
 
 absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to) {
@@ -229,7 +241,8 @@ absl::Status RankStates::Fill(const State& state, const State& source, const Rea
   return content.WriteBack();
 }
 
-absl::Status RankStates::FillFromWeights(StateKind kind, const ReadFloat& read) {
+absl::Status RankStates::FillFromWeights(StateKind kind, const ReadFloat& read,
+                                         absl::FunctionRef<bool(const State& weight)> is_wanted) {
   for (const State& state : program_.states) {
     if (state.kind != kind) continue;
     const std::string weight_name = graph::WeightState(ParameterOf(state));
@@ -237,6 +250,7 @@ absl::Status RankStates::FillFromWeights(StateKind kind, const ReadFloat& read) 
     if (weight == nullptr)
       return absl::InvalidArgumentError(
           absl::StrCat("state \"", state.name, "\" begins as a weight, but there is no \"", weight_name, "\""));
+    if (!is_wanted(*weight)) continue;
     const TensorView place = views_(weight_name);
     const bool lies_alike = weight->placement.sharding == state.placement.sharding &&
                             weight->placement.global.dims == state.placement.global.dims;
@@ -412,6 +426,56 @@ absl::StatusOr<RankStates::Shard> RankStates::MakeSnapshot(char* memory) const {
   }
   TACC_RETURN_IF_ERROR(device_.Synchronize());
   return shard;
+}
+
+absl::StatusOr<RankStates::Shard> RankStates::MakePart(const std::string& name) const {
+  Shard shard{DescribeShard(), {}};
+  std::erase_if(shard.tensors, [&](const ShardTensor& tensor) { return tensor.name != name; });
+  for (ShardTensor& tensor : shard.tensors) {
+    shard.copies.emplace_back(BytesOf(tensor));
+    tensor.data = shard.copies.back().data();
+    TACC_RETURN_IF_ERROR(CopyOut(views_(name), tensor.rectangle, shard.copies.back().data()));
+  }
+  TACC_RETURN_IF_ERROR(device_.Synchronize());
+  return shard;
+}
+
+absl::Status RankStates::CheckTensors(const ModelWeights& tensors) const {
+  std::set<std::string> used;
+  for (const State& state : program_.states) {
+    const std::vector<std::string> names = TensorsOf(state);
+    if (tensors.tensors().count(names[0]) == 0) continue;
+    used.insert(names.begin(), names.end());
+    if (!IsSaved(state)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", state.name, "\" is frozen, and read from the model's files"));
+    }
+    // Reading any of it finds out whether the shapes fit.
+    const graph::Dims& dims = state.logical_dims();
+    float first;
+    TACC_RETURN_IF_ERROR(tensors.ReadFloat(
+        state.name, dims, {std::vector<int64_t>(dims.size(), 0), std::vector<int64_t>(dims.size(), 1)}, &first));
+  }
+  if (program_.num_stages > 1) return absl::OkStatus();  // Other stages may have it.
+  for (const auto& [name, tensor] : tensors.tensors()) {
+    if (used.count(name) == 0)
+      return absl::InvalidArgumentError(absl::StrCat("the training has no state \"", name, "\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankStates::LoadTensors(const ModelWeights& tensors) {
+  const ReadFloat read = [&](const State& state, const graph::Dims& dims, const Rectangle& rectangle, float* out) {
+    const graph::Dims& logical = state.logical_dims();
+    return ReadParts(rectangle, dims, logical, out, [&](const Rectangle& part, float* to) {
+      return OfReading(tensors.ReadFloat(state.name, logical, part, to));
+    });
+  };
+  const auto is_given = [&](const State& state) { return tensors.tensors().count(TensorsOf(state)[0]) > 0; };
+  for (const State& state : program_.states) {
+    if (is_given(state)) TACC_RETURN_IF_ERROR(Fill(state, state, read));
+  }
+  return FillFromWeights(StateKind::kCopy, read, is_given);
 }
 
 absl::StatusOr<double> RankStates::ReadScalar(const std::string& name) const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "graph/ir/program.h"
@@ -63,6 +64,16 @@ class RankStates {
   // The shard, all of it copied to `memory` of ShardBytes(): the states may change while it is written.
   absl::StatusOr<Shard> MakeSnapshot(char* memory) const;
 
+  // Its part of one state of the shard; nothing where that is another rank's, or of none.
+  absl::StatusOr<Shard> MakePart(const std::string& name) const;
+  // The shard without data.
+  std::vector<ShardTensor> DescribeShard() const;
+
+  // Puts tensors of a folder into the states that they are named as ("weights/NAME"); the others stay as they are.
+  // CheckTensors says before it why that cannot be: InvalidArgument, NotFound, with a tensor's name.
+  absl::Status CheckTensors(const ModelWeights& tensors) const;
+  absl::Status LoadTensors(const ModelWeights& tensors);
+
   // The value of a state without dims.
   absl::StatusOr<double> ReadScalar(const std::string& name) const;
 
@@ -84,8 +95,6 @@ class RankStates {
   absl::Status CheckOptimizer(const Checkpoint& checkpoint) const;
   bool IsSaved(const graph::State& state) const;
   bool IsFirstReplica(const graph::State& state) const;
-  // The shard without data.
-  std::vector<ShardTensor> DescribeShard() const;
   void ClearAll();
   // A state's local part in host memory: its own, or a copy that it is filled from and that WriteBack puts in its
   // place.
@@ -94,7 +103,9 @@ class RankStates {
   absl::Status CopyOut(const kernels::TensorView& place, const Rectangle& logical, char* to) const;
   // Fills this rank's part of `state` with the values of `source`.
   absl::Status Fill(const graph::State& state, const graph::State& source, const ReadFloat& read);
-  absl::Status FillFromWeights(graph::StateKind kind, const ReadFloat& read);
+  absl::Status FillFromWeights(
+      graph::StateKind kind, const ReadFloat& read,
+      absl::FunctionRef<bool(const graph::State& weight)> is_wanted = [](const graph::State&) { return true; });
 
   const graph::Program& program_;
   int64_t rank_;

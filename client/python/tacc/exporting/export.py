@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,40 @@ def export(
     model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None, tokens: str | None, allow_unsupported: bool
 ) -> Exported:
     """See `tacc.export_model`."""
-    folder = Path(folder)
+    return export_graph(model, example, loss=loss, tokens=tokens, allow_unsupported=allow_unsupported).write(Path(folder))
+
+
+@dataclass
+class ExportedGraph:
+    """A model's graph, not written yet.
+
+    Attributes:
+        text: In the text form.
+        tensors: Those of `model.safetensors`, where they are.
+        description: What it is; its folder is not where it is yet.
+        structure: Of what the model returns, for tree_unflatten of torch.utils._pytree.
+        leaves: Of that structure, in order: the name of the graph's output; None: no tensor. "loss": the model's own loss.
+    """
+
+    text: str
+    tensors: dict[str, torch.Tensor]
+    description: Exported
+    structure: Any
+    leaves: list[str | None]
+
+    def write(self, folder: Path) -> Exported:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / GRAPH).write_text(self.text, encoding="utf-8")
+        write_safetensors(folder / WEIGHTS, self.tensors)
+        exported = replace(self.description, folder=folder)
+        (folder / DESCRIPTION).write_text(json.dumps(_plain(exported), indent=1) + "\n", encoding="utf-8")
+        return exported
+
+
+def export_graph(
+    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, allow_unsupported: bool = False, by_samples: bool = False
+) -> ExportedGraph:
+    """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets."""
     if tokens is not None:
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
@@ -50,15 +83,11 @@ def export(
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
     with without_cache(model):
-        made = _export(model, batch, loss, notes, is_tokens=tokens is not None)
+        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples)
     if made.lowering.unmapped and not allow_unsupported:
         raise UnsupportedOpsError(made.lowering.unmapped)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / GRAPH).write_text(made.lowering.text(), encoding="utf-8")
-    write_safetensors(folder / WEIGHTS, made.tensors)
-    exported = _description(model, folder, batch, made, notes)
-    (folder / DESCRIPTION).write_text(json.dumps(_plain(exported), indent=1) + "\n", encoding="utf-8")
-    return exported
+    description = _description(model, Path(), batch, made, notes)
+    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves)
 
 
 @dataclass
@@ -68,24 +97,27 @@ class _Made:
     outputs: list[str]
     tensors: dict[str, torch.Tensor]  # of model.safetensors
     roles: dict[str, str]  # of each: parameter, frozen, buffer or table
+    structure: Any  # of what the model returns
+    leaves: list[str | None]  # of it: names of outputs
 
 
-def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool) -> _Made:
+def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool, by_samples: bool) -> _Made:
     """Of any number of samples and tokens if the model can be, else of fewer kinds of batches."""
     tries = [(True, True), (True, False), (False, False)] if example.seq_len is not None else [(True, False), (False, False)]
     for any_batch, any_length in tries:
         try:
-            return _Exporter(model, example, loss, is_tokens).run(any_batch=any_batch, any_length=any_length)
+            return _Exporter(model, example, loss, is_tokens, by_samples).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
             notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
     raise ExportError(notes[-1])
 
 
 class _Exporter:
-    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool):
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool, by_samples: bool):
         self._module = ForwardWithLoss(model, example, loss)
         self._example = example
         self._is_tokens = is_tokens
+        self._by_samples = by_samples
         self._extents = Extents()
         self._tensors: dict[str, torch.Tensor] = {}
         self._roles: dict[str, str] = {}
@@ -117,7 +149,7 @@ class _Exporter:
         self._g = Lowering(TABLE, self._extents, _PREFIX, self._table)
         returned = self._g.run(graph, self._placeholder)
         outputs = self._end(program, returned)
-        return _Made(self._g, self._inputs, outputs, self._tensors, self._roles)
+        return _Made(self._g, self._inputs, outputs, self._tensors, self._roles, self._module.returned.structure, self._module.returned.names)
 
     def _constants(self, placeholders: Mapping[str, torch.fx.Node]) -> dict[torch.fx.Node, torch.Tensor]:
         targets = {**self._signature.inputs_to_buffers, **self._signature.inputs_to_lifted_tensor_constants}
@@ -170,7 +202,7 @@ class _Exporter:
         g = self._g
         g.module = g.source = ""
         has_batch = any("B" in i.dims for i in self._inputs)
-        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch)
+        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch, by_samples=self._by_samples)
         outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
         for name, value in outputs:
             g.add("output", [value], [], symbol=name)

@@ -15,14 +15,22 @@ from tacc.exporting.example import Example
 Loss = Callable[[Any, Any], torch.Tensor]
 
 
+class Returned:
+    """What the model returns: its structure, and of the leaves the names of those that are tensors. (torch.export undoes what a forward assigns
+    to the module itself.)"""
+
+    def __init__(self) -> None:
+        self.structure: Any = None
+        self.names: list[str | None] = []
+
+
 class ForwardWithLoss(torch.nn.Module):  # type: ignore[misc]
     """Of the tensors of a batch by name, the loss and what else the model returns, tensors by name."""
 
     def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None):
         super().__init__()
         self.model = model
-        self.output_spec: Any = None  # of what the model returns; its tensors are named by output_names
-        self.output_names: list[str | None] = []
+        self.returned = Returned()
         self._example = example
         self._loss = loss
 
@@ -33,23 +41,27 @@ class ForwardWithLoss(torch.nn.Module):  # type: ignore[misc]
             what = "the model's loss" if self._loss is None else "what loss= returns"
             raise InputError(f"{what} is {_described(loss)}; wanted a tensor with one element")
         named = {"loss": loss}
-        leaves, self.output_spec = pytree.tree_flatten_with_path(_without_caches(outputs))
-        self.output_names = []
+        leaves, self.returned.structure = pytree.tree_flatten_with_path(_without_caches(outputs))
+        self.returned.names = []
         for path, leaf in leaves:
             words = [str(key.key if hasattr(key, "key") else getattr(key, "idx", key)) for key in path]
             name = ".".join(words) or "output"
             is_returned = isinstance(leaf, torch.Tensor) and leaf is not loss
             name = name + "_" if name in ("loss", "target_tokens") and is_returned else name
-            self.output_names.append(name if isinstance(leaf, torch.Tensor) else None)
+            self.returned.names.append(name if isinstance(leaf, torch.Tensor) else None)
             if is_returned:
                 named[name] = leaf
         return named
 
 
+class NoLossError(InputError):
+    """The model returns no loss, and none is given."""
+
+
 def _own_loss(outputs: Any) -> Any:
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if loss is None:
-        raise InputError(
+        raise NoLossError(
             "the model returns no loss: give loss=, a function of (outputs, batch), or put what the model makes its loss of into the batch, as `labels`"
         )
     return loss

@@ -7,9 +7,9 @@ from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 
 
-def sum_and_count(g: Lowering, loss: Value, *, has_batch: bool) -> tuple[Value, Value]:
-    """The two, f32[] each, whose quotient is `loss`. Of a loss that is no mean that we know: loss * B and B."""
-    found = _mean(g, loss)
+def sum_and_count(g: Lowering, loss: Value, *, has_batch: bool, by_samples: bool) -> tuple[Value, Value]:
+    """The two, f32[] each, whose quotient is `loss`. Of a loss that is no mean that we know, and with `by_samples` of any: loss * B and B."""
+    found = None if by_samples else _mean(g, loss)
     if found is None:
         samples = g.constant(BATCH if has_batch else 1, "f32", [])
         found = g.binary("mul", g.reshape(loss, []), samples), samples

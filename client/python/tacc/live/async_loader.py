@@ -6,7 +6,8 @@ import io
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tacc.errors import InputError
@@ -15,53 +16,74 @@ from tacc.live.session import Session, StagedBatch
 _STOP_SECONDS = 0.05  # Between two looks whether the thread has ended.
 
 
-class AsyncLoader:
-    """The batches of a loader, read on a thread and put where the ranks of a session read them.
+@dataclass(frozen=True)
+class _End:
+    """Behind the last batch: what the loader raised, if it did."""
 
-        for batch in tacc.AsyncLoader(loader, session):
+    error: BaseException | None
+
+
+class AsyncLoader:
+    """The batches of a loader, read ahead on a thread.
+
+        for batch in tacc.AsyncLoader(loader, session):     # put where the ranks of a session read them
             session.step(batch)
+
+        for batch in tacc.AsyncLoader(loader, model.device):  # as the loader gives them, for a model of tacc.accelerate
+            model(**batch).loss.backward()
 
     Checkpoints keep where the loader stands, as `state` of each step. With a session that has one (`Session.state`) the first epoch goes on
     there: a loader with `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader, takes its own state again; of another one, which must
     give the same batches again, those that were trained on are read and left out. The same holds for a new AsyncLoader after a
-    SessionRestartedError.
+    SessionRestartedError. With a model of `tacc.accelerate` the same loader goes on there when it is iterated over again.
 
     Args:
         loader: Gives the batches of an epoch each time it is iterated over.
-        session: Where they go.
+        session: Where they go: a session, or a model of `tacc.accelerate`, which gives them as they are. With anything else, as the device of scripts
+            that move batches by themselves, checkpoints do not know where the loader stands.
         transform: Makes the arrays of `Session.inputs` from what the loader gives. None: it gives them, by name.
+        prefetch: How many lie ready, for a model of `tacc.accelerate`. A session has memory for one.
     """
 
-    def __init__(self, loader: Iterable[Any], session: Session, *, transform: Callable[[Any], Mapping[str, Any]] | None = None):
+    def __init__(self, loader: Iterable[Any], session: Any = None, *, transform: Callable[[Any], Any] | None = None, prefetch: int = 2):
+        if prefetch < 1:
+            raise InputError(f"prefetch={prefetch!r}; wanted 1 or more")
         self._loader: Any = loader
-        self._session = session
+        self._session: Session | None = session if isinstance(session, Session) else None
+        self._model: Any = session if hasattr(session, "loader_state") else None
+        self._num_rewinds = 0  # Of the model, that this loader has followed.
+        self._prefetch = prefetch
         self._transform = transform or (lambda batch: batch)
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.epoch = 0
         """Epochs that are over."""
         self._num_before = 0  # Batches of this epoch that are not to come again.
-        if session.state:
-            self._load(session.state)
+        if self._session is not None and self._session.state:
+            self._load(self._session.state)
 
     def __len__(self) -> int:
         """Batches of an epoch."""
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[StagedBatch]:
+    def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next time it is the next one."""
-        ready: queue.Queue[StagedBatch | BaseException | None] = queue.Queue(maxsize=1)
+        if self._model is not None and self._model.num_rewinds != self._num_rewinds:
+            self._num_rewinds = self._model.num_rewinds
+            self._load(self._model.session.state or b'{"epoch": 0, "batches": 0}')
+        ready: queue.Queue[Any] = queue.Queue(maxsize=self._prefetch if self._session is None else 1)
         stop = threading.Event()
         thread = threading.Thread(target=self._read, args=(ready, stop), daemon=True, name="tacc-loader")
         thread.start()
-        given: StagedBatch | None = None
+        given: Any = None
         try:
-            while (item := ready.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                if given is not None:
-                    self._session.discard(given)  # Nobody has used it.
-                given = item
-                yield item
+            while not isinstance(item := ready.get(), _End):
+                self._drop(given)  # Nobody has used it.
+                given, state = item
+                if self._model is not None:
+                    self._model.loader_state = state
+                yield given
+            if item.error is not None:
+                raise item.error
             self.epoch += 1
             self._num_before = 0
         finally:
@@ -71,12 +93,15 @@ class AsyncLoader:
                     left = ready.get(timeout=_STOP_SECONDS)
                 except queue.Empty:
                     continue
-                if isinstance(left, StagedBatch):
-                    self._session.discard(left)
-            if given is not None:
-                self._session.discard(given)
+                if not isinstance(left, _End):
+                    self._drop(left[0])
+            self._drop(given)
 
-    def _read(self, ready: queue.Queue[StagedBatch | BaseException | None], stop: threading.Event) -> None:
+    def _drop(self, batch: Any) -> None:
+        if self._session is not None and isinstance(batch, StagedBatch):
+            self._session.discard(batch)
+
+    def _read(self, ready: queue.Queue[Any], stop: threading.Event) -> None:
         last: BaseException | None = None
         try:
             for number, batch in enumerate(self._loader, 1 if not self._keeps_state else self._num_before + 1):
@@ -84,12 +109,14 @@ class AsyncLoader:
                     return
                 if number <= self._num_before:
                     continue
-                staged = self._session.stage(self._transform(batch))
-                staged.state = self._state(number)
-                ready.put(staged)
+                made, state = self._transform(batch), self._state(number)
+                if self._session is not None:
+                    made = self._session.stage(made)
+                    made.state = state
+                ready.put((made, state))
         except BaseException as error:  # It is the consumer's.
             last = error
-        ready.put(last)
+        ready.put(_End(last))
 
     def _state(self, num_batches: int) -> bytes:
         state: dict[str, Any] = {"epoch": self.epoch, "batches": num_batches}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import threading
 import time
@@ -16,6 +17,7 @@ from tacc import calls
 from tacc.client import Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
 from tacc.extras import what_to_install
+from tacc.live.answers import DTYPES, number, outputs_of, states_of
 from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
 
 if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
@@ -24,8 +26,6 @@ if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
 _POLL_SECONDS = 0.1
 _SLOTS = 3  # Batches that lie in memory: one is computed on, one waits, one is written.
 _ALIGN = 64
-# Of the ranks' inputs. numpy has no bfloat16: its bits.
-_DTYPES = {"bool": "?", "i32": "<i4", "i64": "<i8", "bf16": "<u2", "f16": "<f2", "f32": "<f4", "f64": "<f8"}
 
 
 class SessionRestartedError(TaccError):
@@ -198,8 +198,10 @@ class Session:
         self.outputs: list[str] = []
         """Names of what the model returns beside its loss, for `forward`."""
         self._parts: list[list[list[_Part]]] = []  # [rank][micro-batch][input of the rank]
-        self._wanted: list[str] = []
-        self._gathered: dict[str, np.ndarray[Any, Any]] = {}
+        self.learning_rates: list[float] = []
+        """Peaks of the job's learning rates: `train.learning_rate`, and those of `train.param_groups`."""
+        self._fields: dict[str, Any] = {}  # Of the command under way, beside its batch.
+        self._answers: list[tuple[dict[str, Any], bytearray]] = []
         self._free: list[int] = []
         self._freed = threading.Condition()
         self._connect(timeout)
@@ -287,19 +289,41 @@ class Session:
             batch: As of `stage`, of `micro_batch_size` samples.
 
         Raises:
-            TaccError: The job's steps have a single micro-batch and there is one already, or they are those of a pipeline.
+            TaccError: The job's steps are those of a pipeline.
             SessionRestartedError: As `step`; micro-batches since the last update are undone.
         """
         answer = self._ask("micro_batch", batch, micro_batches=1)
-        return MicroBatchResult(answer["loss_sum"], answer["target_tokens"])
+        return MicroBatchResult(number(answer, "loss_sum"), answer["target_tokens"])
 
-    def update(self, *, state: bytes | None = None) -> StepResult:
+    def update(
+        self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, gradient_factor: float = 1.0,
+        max_grad_norm: float | None = None,
+    ) -> StepResult:
         """The update by the gradients of the micro-batches since the last one: clipping, learning rate, optimizer.
 
         Args:
             state: As of `step`.
+            learning_rates: By a peak of `learning_rates`: what the update is made with in place of what the schedule says.
+            gradient_factor: What the gradients, of the mean over the targets of all micro-batches, are multiplied by before they are clipped.
+            max_grad_norm: What their norm is clipped to. None: `train.max_grad_norm`.
+
+        Raises:
+            InputError: The job has no such learning rate.
         """
-        return self._updated(self._ask("update", None, state), state)
+        if unknown := [peak for peak in learning_rates or () if peak not in self.learning_rates]:
+            raise InputError(f"no parameters have the learning rate {unknown[0]!r}; there are {', '.join(map(repr, self.learning_rates))}")
+        fields: dict[str, Any] = {}
+        if learning_rates:
+            fields["learning_rates"] = [[peak, rate] for peak, rate in learning_rates.items()]
+        if gradient_factor != 1.0:
+            fields["gradient_factor"] = gradient_factor
+        if max_grad_norm is not None:
+            fields["max_grad_norm"] = max_grad_norm
+        return self._updated(self._ask("update", None, state, fields=fields), state)
+
+    def discard_gradients(self) -> None:
+        """Forgets the micro-batches since the last update."""
+        self._ask("discard", None)
 
     def forward(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int | None = None, outputs: Sequence[str] = ()) -> ForwardResult:
         """The loss of a batch by the weights as they are, without dropout, and what the model returns.
@@ -314,8 +338,39 @@ class Session:
         """
         if unknown := [name for name in outputs if name not in self.outputs]:
             raise InputError(f"the model returns no {unknown[0]!r}; it returns {', '.join(map(repr, self.outputs)) or 'its loss alone'}")
-        answer = self._ask("forward", batch, micro_batches=micro_batches, outputs=outputs)
-        return ForwardResult(answer["loss"], answer["target_tokens"], self._gathered)
+        answer = self._ask("forward", batch, micro_batches=micro_batches, fields={"outputs": list(outputs)} if outputs else {})
+        return ForwardResult(number(answer, "loss"), answer["target_tokens"], outputs_of(self._answers, self.micro_batch_size))
+
+    def state_names(self) -> list[str]:
+        """Names of what is trained and of the optimizer's states, as checkpoints have them (docs/contracts.md): "weights/lm_head.weight"."""
+        self._ask("read", None)
+        return list(dict.fromkeys(name for answer, _ in self._answers for name in answer["states"]))
+
+    def read(self, names: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Values of states as they are now, whole, whatever the layout. bfloat16 are their bits, as uint16.
+
+        Args:
+            names: Of `state_names`.
+
+        Raises:
+            InputError: There is no such state.
+        """
+        self._ask("read", None, fields={"states": list(names)})
+        found = states_of(self._answers)
+        if missing := [name for name in names if name not in found]:
+            raise InputError(f"the training has no state {missing[0]!r}; Session.state_names has those that there are")
+        return found
+
+    def load(self, folder: str | os.PathLike[str]) -> None:
+        """Puts tensors of a folder into the states that they are named as; the others stay as they are. A restart that goes back behind it undoes it.
+
+        Args:
+            folder: With `model.safetensors`, or several files with an index. The workers see it under this path.
+
+        Raises:
+            TaccError: A tensor is no state, or has another shape, and nothing was changed; or there is a step under way.
+        """
+        self._ask("load", None, fields={"path": os.path.abspath(folder)})
 
     def save(self, *, state: bytes | None = None) -> str:
         """Writes a checkpoint. Those of `checkpoint.save_steps` are written by themselves.
@@ -362,7 +417,7 @@ class Session:
 
     def _ask(
         self, command: str, batch: Mapping[str, Any] | StagedBatch | None, state: bytes | None = None, *, micro_batches: int | None = None,
-        outputs: Sequence[str] = (),
+        fields: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         if self._is_closed:
             raise TaccError("the session is closed")
@@ -370,7 +425,7 @@ class Session:
         if staged is not None and staged._is_used:
             raise InputError("the staged batch was used before; stage it again")
         self._serial += 1
-        self._wanted = list(outputs)
+        self._fields = dict(fields or {})
         try:
             answer = self._answered(command, staged, state)
         finally:
@@ -389,9 +444,8 @@ class Session:
                 for rank, link in enumerate(self._links):
                     link.send(*self._frame(rank, link, command, staged, state))
                 is_sent = True
-                answers = [self._answer_of(link) for link in self._links]
-                self._gathered = self._gather(answers)
-                return answers[0][0]
+                self._answers = [self._answer_of(link) for link in self._links]
+                return self._answers[0][0]
             except LinkBrokenError as error:
                 self._disconnect()
                 before = self._attempt, self.step_number
@@ -410,31 +464,8 @@ class Session:
             raise TaccError(f"the answer to command {answer['serial']} came in place of that to {self._serial}")
         return answer, payload
 
-    def _gather(self, answers: list[tuple[dict[str, Any], bytearray]]) -> dict[str, np.ndarray[Any, Any]]:
-        """The outputs, of the parts that the ranks have sent."""
-        import numpy as np
-
-        whole: dict[str, np.ndarray[Any, Any]] = {}
-        for answer, payload in answers:
-            at = 0
-            for part in answer.get("outputs", []):
-                ranges = [slice(begin, end) for begin, end in part["ranges"]]
-                dtype, dims = np.dtype(_DTYPES[part["dtype"]]), list(part["dims"])
-                shape = [r.stop - r.start for r in ranges]
-                values = np.frombuffer(payload, dtype, math.prod(shape), at).reshape(shape)
-                at += values.nbytes
-                has_batch = bool(dims) and dims[0] == self.micro_batch_size
-                if has_batch:  # Those of a micro-batch follow those of the one before.
-                    first = part["micro_batch"] * dims[0]
-                    ranges[0] = slice(first + ranges[0].start, first + ranges[0].stop)
-                    dims[0] *= answer["micro_batches"]
-                if part["name"] not in whole:
-                    whole[part["name"]] = np.empty(dims, dtype)
-                whole[part["name"]][tuple(ranges)] = values
-        return whole
-
     def _frame(self, rank: int, link: Link, command: str, staged: StagedBatch | None, state: bytes | None) -> tuple[str, list[Any]]:
-        header: dict[str, Any] = {"command": command, "serial": self._serial, "step": self.step_number}
+        header: dict[str, Any] = {"command": command, "serial": self._serial, "step": self.step_number, **self._fields}
         payload: list[Any] = []
         if staged is not None:
             parts = self._parts[rank][: staged.num_micro_batches]
@@ -444,8 +475,6 @@ class Session:
                 header["offsets"] = [[begin + part.offset for part in of_batch] for of_batch in parts]
             else:
                 payload += [self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
-        if self._wanted:
-            header["outputs"] = self._wanted
         if state is not None:
             header["state_bytes"] = len(state)
             payload += [state] if state else []
@@ -456,10 +485,9 @@ class Session:
     def _updated(self, answer: dict[str, Any], state: bytes | None) -> StepResult:
         self.step_number = answer["step"]
         self.state = self.state if state is None else state
-        number = {name: float("nan") if answer.get(name) is None else answer[name] for name in ("loss", "grad_norm", "learning_rate")}
         return StepResult(
-            self.step_number, number["loss"], number["grad_norm"], number["learning_rate"], answer["target_tokens"], answer["skipped"] != 0,
-            answer.get("loss_scale"),
+            self.step_number, number(answer, "loss"), number(answer, "grad_norm"), number(answer, "learning_rate"), answer["target_tokens"],
+            answer["skipped"] != 0, answer.get("loss_scale"),
         )
 
     # --- Connections --------------------------------------------------------------------------------------------------
@@ -505,6 +533,7 @@ class Session:
         self.global_batch_size, self.num_micro_batches = first["global_batch_size"], first["num_micro_batches"]
         self.state = bytes(welcomes[0][1])
         self.outputs = list(dict.fromkeys(name for welcome, _ in welcomes for name in welcome["outputs"]))
+        self.learning_rates = sorted({peak for welcome, _ in welcomes for peak in welcome["learning_rates"]}, reverse=True)
         if self._parts:
             return  # A job keeps its layout.
         next_offset = 0
@@ -534,7 +563,7 @@ class Session:
     def _part(self, given: dict[str, Any]) -> _Part:
         import numpy as np
 
-        name, dims, dtype = given["name"], given["dims"], np.dtype(_DTYPES[given["dtype"]])
+        name, dims, dtype = given["name"], given["dims"], np.dtype(DTYPES[given["dtype"]])
         rows = [self.global_batch_size, *dims[1:]] if given["batch"] else dims
         self.inputs[name] = SessionInput(name, dtype, tuple(rows), given["batch"])
         ranges = [(begin, end) for begin, end in given["ranges"]]

@@ -1,0 +1,76 @@
+"""Any PyTorch model in a job: it is exported, trained by the workers and comes back, behind a handle that feels like the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tacc.errors import InputError
+from tacc.extras import what_to_install
+
+if TYPE_CHECKING:
+    import torch
+
+    from tacc.client import Client
+    from tacc.config import Config
+
+__all__ = ["accelerate"]
+
+
+def accelerate(
+    model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *, optimizer: torch.optim.Optimizer | None = None,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None, client: Client | str | None = None, name: str | None = None, max_steps: int | None = None,
+    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step",
+) -> Any:
+    """Lets a job train the model: on this machine's workers, or on a cluster's, in any layout.
+
+        model = tacc.accelerate(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for batch in loader:
+            out = model(**batch)
+            out.loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    The job begins at the first forward, whose batch the model is exported with (`export_model`). The weights lie once in a folder of this machine.
+
+    Args:
+        model: Any module that can be exported, of transformers or your own, on the CPU.
+        dataloader: The loop's loader. It is read ahead (`AsyncLoader`), and returned beside the model.
+        config: A `tacc.Config` or a dict: layout, precision, checkpoints, what of `train` is not the optimizer's. Precision is float32 without.
+        optimizer: Of torch.optim: AdamW, Adam, SGD; Lion; Adafactor of transformers. None: the one that is made of the model's parameters before
+            the first forward. Its groups and options are the job's; its learning rates go with each update, so that schedulers work.
+        loss: A function of (outputs, batch), of a model that returns none; batches are then whole: `model(source, labels).loss`. Without it the loss may
+            be computed in the loop from what the model returns, which costs a second forward, and cannot be for models with dropout or batch norm.
+        client: A `tacc.Client`, or an address. None: as `tacc.Client()`.
+        name: Of the job. None: that of the config, or of the model's class.
+        max_steps: Updates after which the job takes no more. None: as many as the loop makes.
+        keep_seconds: How long the job waits when this process has died, before it saves a checkpoint and ends. 0: it waits without end.
+        cache_dir: Where the model's graph and weights are kept, for the workers to read. None: on this machine, ~/.cache/tacc/models.
+        mean_over: What several micro-batches of a step weigh: "step": what they have of its targets, so that its loss is the mean over all of them;
+            "micro_batch": each alike, as `(loss / n).backward()` means it where they have different numbers of targets. With as many it is the same.
+
+    Returns:
+        An `AcceleratedModel`; with `dataloader` a pair of it and an `AsyncLoader`.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    try:
+        from tacc.accelerating.handle import AcceleratedModel
+        from tacc.accelerating.job import Options
+    except ModuleNotFoundError as error:
+        if (said := what_to_install(error)) is None:
+            raise
+        raise ImportError(f"tacc.accelerate: {said}", name=error.name) from error
+    if mean_over not in ("step", "micro_batch"):
+        raise InputError(f'mean_over={mean_over!r}; wanted "step" or "micro_batch"')
+    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over)
+    handle = AcceleratedModel(model, options, optimizer, loss)
+    if dataloader is None:
+        return handle
+    from tacc.live.async_loader import AsyncLoader
+
+    return handle, AsyncLoader(dataloader, handle)

@@ -1,0 +1,163 @@
+"""The batches of an accelerated model: what a loop gives, as the arrays that the graph's inputs are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from tacc.errors import InputError
+from tacc.exporting.results import Exported
+
+IGNORED = -100  # a label that torch.nn.functional.cross_entropy does not count
+
+
+def as_batch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_position: bool) -> Any:
+    """The batch of a call: a dict of arguments by name, or with `by_position` the tuple that was given.
+
+    One argument that is a dict, a tuple or a list is the batch itself.
+    """
+    if len(args) == 1 and not kwargs and isinstance(args[0], (Mapping, tuple, list)):
+        args, kwargs = ((), dict(args[0])) if isinstance(args[0], Mapping) else (tuple(args[0]), {})
+    if args and by_position:
+        if kwargs:
+            raise InputError(f"arguments by position and by name ({', '.join(kwargs)}) are mixed; a batch is a tuple or a dict")
+        return tuple(_tensor(a) for a in args)
+    if args:
+        try:
+            kwargs = dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise InputError(f"the model's forward does not take this batch: {error}; with loss= what the model does not take goes to the loss") from error
+    return {name: _tensor(value) for name, value in kwargs.items() if value is not None}
+
+
+def _tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def takes(module: torch.nn.Module, name: str) -> bool:
+    """Whether the model's forward has the argument."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
+
+
+class Batches:
+    """Makes arrays of batches that are as the one that the model was exported with.
+
+    Args:
+        description: Of the exported graph.
+        example: The batch that it was exported with.
+        optional: Inputs on which nothing that the model returns depends: a batch without labels has outputs.
+        weights: Of these, those that samples are weighted by: what fills a batch up has zeros.
+    """
+
+    def __init__(self, description: Exported, example: Any, optional: set[str], weights: frozenset[str] = frozenset()):
+        self._inputs = {given.path: given for given in description.inputs}
+        self._optional = optional
+        self._weights = {path for path, given in self._inputs.items() if given.name in weights}
+        leaves = _leaves(example)
+        self._constants = {path: leaf for path, leaf in leaves.items() if not isinstance(leaf, torch.Tensor)}
+        self._unread = {path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)} - set(self._inputs)
+        shapes = {path: tuple(leaves[path].shape) for path in self._inputs if path in leaves}
+        self._shapes = shapes
+        self._zeros = {path: np.zeros(shapes[path], _numpy(leaves[path]).dtype) for path in self._inputs if path in leaves}
+        self._of_samples = {path for path, given in self._inputs.items() if given.dims and given.dims[0] == "B"}
+        self.size = next((shapes[path][0] for path in self._of_samples), 1)
+        """Samples of a batch."""
+
+    def arrays(self, batch: Any, *, trains: bool) -> tuple[dict[str, np.ndarray[Any, Any]], int, bool]:
+        """The arrays by input, how many samples they have, and whether the loss of them is right.
+
+        A batch with fewer samples is filled up. In its labels, whole numbers, what fills it up is not counted; else it has no loss.
+        """
+        leaves = _leaves(batch)
+        self._check(leaves, trains)
+        rows = {int(leaves[path].shape[0]) for path in self._of_samples if path in leaves and leaves[path].dim() > 0}
+        count = next(iter(rows), self.size)
+        if len(rows) > 1:
+            raise InputError(f"the batch has tensors of {', '.join(map(str, sorted(rows)))} samples; dim 0 is the samples of all of them")
+        if count > self.size:
+            raise InputError(f"the batch has {count} samples; the first one had {self.size}, and none may have more")
+        given = {path: self._array(path, leaves[path]) for path in self._inputs if path in leaves}
+        has_loss = len(given) == len(self._inputs)
+        if count < self.size:
+            fills: dict[tuple[Any, ...], int] = dict.fromkeys(self._weights, 0)
+            if not fills:
+                fills = {p: IGNORED for p in self._optional_paths() if p in given and given[p].dtype.kind == "i"}
+            has_loss = has_loss and bool(fills)
+            if trains and not fills:
+                raise InputError(
+                    f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: what fills a batch up would count"
+                )
+            given = {path: self._filled(a, fills.get(path)) if path in self._of_samples else a for path, a in given.items()}
+        arrays = {self._inputs[path].name: given[path] if path in given else self._zeros[path] for path in self._inputs}
+        return arrays, count, has_loss
+
+    def _optional_paths(self) -> list[tuple[Any, ...]]:
+        return [path for path, given in self._inputs.items() if given.name in self._optional]
+
+    def _check(self, leaves: dict[tuple[Any, ...], Any], trains: bool) -> None:
+        known = set(self._inputs) | set(self._constants) | self._unread
+        if unknown := [path for path in leaves if path not in known]:
+            raise InputError(f"the batch has {_name(unknown[0])}, which the first one had not; it had {', '.join(map(_name, sorted(known, key=str)))}")
+        needed = [path for path, given in self._inputs.items() if trains or given.name not in self._optional]
+        if missing := [path for path in needed if path not in leaves and path in self._shapes]:
+            raise InputError(f"the batch has no {_name(missing[0])}; it has {', '.join(map(_name, leaves)) or 'nothing'}")
+        for path, constant in self._constants.items():
+            if path in leaves and not _same(leaves[path], constant):
+                raise InputError(f"{_name(path)} is {leaves[path]!r}; the model was exported with {constant!r}, and it stays so")
+        for path in self._inputs:
+            if path in leaves and not isinstance(leaves[path], torch.Tensor):
+                raise InputError(f"{_name(path)} is a {type(leaves[path]).__name__}; wanted a tensor or an array")
+
+    def _array(self, path: tuple[Any, ...], tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+        wanted = self._shapes[path]
+        skip = 1 if path in self._of_samples else 0
+        if tensor.dim() != len(wanted) or tuple(tensor.shape[skip:]) != wanted[skip:]:
+            said = ["any", *map(str, wanted[1:])] if skip else list(map(str, wanted))
+            raise InputError(f"{_name(path)} has the shape {list(tensor.shape)}; wanted [{', '.join(said)}], as in the first batch")
+        kind = self._zeros[path].dtype
+        if tensor.is_floating_point() != (kind.kind == "f"):
+            raise InputError(f"{_name(path)} is of {tensor.dtype}; in the first batch it was of {kind}")
+        array = _numpy(tensor)
+        # A sum is quicker than looking at each.
+        if array.dtype.kind == "f" and np.isnan(array.sum(dtype=np.float64)) and np.isnan(array).any():
+            raise InputError(f"{_name(path)} has numbers that are none (NaN) in {int(np.isnan(array).sum())} places")
+        return array
+
+    def _filled(self, array: np.ndarray[Any, Any], value: int | None) -> np.ndarray[Any, Any]:
+        more = self.size - len(array)
+        fill = np.repeat(array[-1:], more, axis=0) if value is None else np.full((more, *array.shape[1:]), value, array.dtype)
+        return np.concatenate([array, fill])
+
+
+def _leaves(batch: Any) -> dict[tuple[Any, ...], Any]:
+    return {tuple(_key(k) for k in path): leaf for path, leaf in pytree.tree_flatten_with_path(batch)[0]}
+
+
+def _key(key: Any) -> Any:
+    return key.key if hasattr(key, "key") else key.idx if hasattr(key, "idx") else str(key)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return repr(".".join(map(str, path)))
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except Exception:  # Of objects that compare by element.
+        return a is b
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    if tensor.device.type != "cpu":
+        raise InputError(f"a tensor of the batch is on {tensor.device}; batches go to the ranks from the host's memory: leave them on the CPU")
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
+    array: np.ndarray[Any, Any] = tensor.detach().numpy()
+    return array

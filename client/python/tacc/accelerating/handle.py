@@ -1,0 +1,476 @@
+"""The handle that `tacc.accelerate` gives: it feels like the model, and trains where the workers are."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import math
+import shutil
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from tacc.accelerating import clipping
+from tacc.accelerating.batches import Batches, as_batch, takes
+from tacc.accelerating.job import Options, export, start
+from tacc.accelerating.optimizers import Groups, find_optimizer
+from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
+from tacc.accelerating.states import as_tensor, assembled, named_states
+from tacc.accelerating.steps import MicroBatch, Steps
+from tacc.accelerating.store import default_folder, write_states
+from tacc.client import Client, Job
+from tacc.errors import InputError, TaccError
+from tacc.live.session import Session, SessionRestartedError, StepResult
+
+_UNCLIPPED = 3e38
+
+
+class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
+    """A model that a job trains. `tacc.accelerate` makes it; the job begins at its first forward.
+
+        out = model(**batch)
+        out.loss.backward()
+        optimizer.step()
+
+    Attributes of the module are its too. Its parameters are the module's: they stay as they were until `sync`.
+    """
+
+    def __init__(self, module: torch.nn.Module, options: Options, optimizer: torch.optim.Optimizer | None, loss: Callable[[Any, Any], torch.Tensor] | None):
+        super().__init__()
+        # Hidden from torch.nn.Module, which would take it for a part of this one.
+        object.__setattr__(self, "module", module)
+        self._options = options
+        self._optimizer = optimizer
+        self._loss = loss
+        self._client: Client | None = None
+        self._job: Job | None = None
+        self._session: Session | None = None
+        self._ended_path = ""
+        self._max_norm: float | None = None
+        self._norm: torch.Tensor | None = None
+        self.loader_state: bytes | None = None
+        """What checkpoints keep with the next update, as the position of a loader; `AsyncLoader` sets it."""
+        self.num_rewinds = 0
+        """How often the training has begun at another step than the loop was at: `session.state` is what was kept with that step."""
+        self.last_step: StepResult | None = None
+        """What the newest update gave: step, loss, grad_norm, learning_rate."""
+        self.device = torch.device("cpu")
+        """Where batches are taken from, and outputs are."""
+        self.train(True)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["module"], name)
+
+    def __repr__(self) -> str:
+        where = f"job {self._job.id!r}, step {self.step_number}" if self._job is not None else "no job yet: it begins at the first forward"
+        return f"AcceleratedModel({type(self.module).__name__}, {where})"
+
+    # --- The job --------------------------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        """The job. InputError: there is none before the first forward."""
+        if self._job is None:
+            raise InputError("the job begins at the model's first forward, or with model.start(batch)")
+        return self._job
+
+    @property
+    def session(self) -> Session:
+        """The session that drives it; its commands are not to be mixed with this handle's."""
+        if self._session is None:
+            raise TaccError("the model is closed" if self._ended_path or self._job else "the job begins at the model's first forward")
+        return self._session
+
+    @property
+    def step_number(self) -> int:
+        """Updates that the training has done."""
+        return self._session.step_number if self._session is not None else 0
+
+    def start(self, *args: Any, **kwargs: Any) -> Self:
+        """Exports the model, and submits the job and waits until it runs, if there is none. The first forward does so.
+
+        Args:
+            args: A batch, as of a forward in training: those that follow have its shapes, and at most as many samples.
+            kwargs: The same by name.
+        """
+        if self._session is None:
+            self._start(self._batch(args, kwargs))
+        return self
+
+    def _batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return as_batch(self.module, args, kwargs, by_position=self._loss is not None)
+
+    def _start(self, batch: Any) -> None:
+        if self._job is not None:
+            raise TaccError("the model is closed; accelerate it again")
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        optimizer = self._optimizer or find_optimizer(self.module.parameters())
+        if optimizer is None:
+            raise InputError("no optimizer has the model's parameters: make one of model.parameters() before the first forward, or give optimizer=")
+        model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
+        groups = Groups(optimizer, names, set(model.graph.description.parameters))
+        batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
+        self._client, self._job, self._session = start(self.module, model, groups, batches.size, self._options)
+        self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
+        self._steps = Steps(self._session)
+        self.num_rewinds = 1 if self._session.step_number > 0 else 0
+        clipping.take(self.module.parameters(), self)
+        self._hook(optimizer)
+        _OPEN.add(self)
+
+    def _hook(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer finds no gradients, so that its own step does nothing; before it the ranks' is done."""
+        handle = weakref.ref(self)
+        zero_grad = optimizer.zero_grad
+
+        def step(_: Any, args: Any, kwargs: Any) -> None:
+            if (model := handle()) is None or model._session is None:
+                raise TaccError("the model that this optimizer trains is closed")
+            if len(args) > 1 or kwargs.get("closure") is not None:
+                raise InputError("optimizer.step(closure) is not supported: call the model and backward, then optimizer.step()")
+            model._update()
+
+        def zero(set_to_none: bool = True) -> None:
+            if (model := handle()) is not None and model._session is not None:
+                model._guarded(model._steps.zero)
+            else:
+                zero_grad(set_to_none)
+
+        self._step_hook: Any = optimizer.register_step_pre_hook(step)
+        optimizer.zero_grad = zero
+        self._unhook: Callable[[], Any] = lambda: optimizer.__dict__.pop("zero_grad", None)
+
+    def close(self) -> None:
+        """Ends the training: its last checkpoint and the trained model are written (`exported_path`), and the job has finished."""
+        self._end(finish=True)
+
+    def detach(self) -> None:
+        """Lets go of the job without ending it: it waits for `keep_seconds` for another session, then saves and ends."""
+        self._end(finish=False)
+
+    def _end(self, *, finish: bool) -> None:
+        if self._session is None or self._job is None:
+            return
+        session, self._session = self._session, None
+        _OPEN.discard(self)
+        self._step_hook.remove()
+        self._unhook()
+        clipping.let_go(self.module.parameters())
+        try:
+            if finish:
+                self._steps.abandon()
+                session.finish()
+                self._ended_path = self._job.wait(progress=False).exported_path
+        finally:
+            session.close()
+            if self._client is not None and self._client is not self._options.client:
+                self._client.close()
+
+    @property
+    def exported_path(self) -> str:
+        """After `close`: the folder of the trained model."""
+        return self._ended_path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """The call; if the job has begun again, what the ranks had of the step is gone."""
+        try:
+            return call()
+        except SessionRestartedError:
+            self._steps.forget()
+            self.num_rewinds += 1
+            raise
+
+    # --- Forward --------------------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns.
+
+        In training forward and backward run at once, and count when the loss's backward is called. In evaluation and under torch.no_grad() it is
+        computed as in evaluation.
+
+        Args:
+            args: A batch: one dict, or the arguments of the model. With `loss=` also what the loss takes behind these.
+            kwargs: The arguments by name. `num_items_in_batch` is what the loss is the sum over, in place of its own targets.
+        """
+        num_items = None if takes_own(self.module, "num_items_in_batch") else kwargs.pop("num_items_in_batch", None)
+        if num_items is not None and self._options.mean_over == "micro_batch":
+            raise InputError('num_items_in_batch is of a mean over all targets of a step: leave mean_over="micro_batch" out')
+        batch = self._batch(args, kwargs)
+        if self._session is None:
+            self._start(batch)
+        if self._model.cotangents:
+            return self._forward_here(batch)
+        if self.training and torch.is_grad_enabled():
+            return self._forward_in_training(batch, None if num_items is None else float(num_items))
+        arrays, count, has_loss = self._batches.arrays(batch, trains=False)
+        return self._evaluated(arrays, count, has_loss)
+
+    def _forward_in_training(self, batch: Any, num_items: float | None) -> ModelOutputs:
+        arrays, count, _ = self._batches.arrays(batch, trains=True)
+        made: MicroBatch = self._guarded(lambda: self._steps.run(arrays, num_items))
+        loss = loss_tensor(made.loss, lambda weight: self._steps.confirm(made, weight))
+        message = (
+            "this is computed from what the model returns, and in training only its loss goes back to the ranks: give the loss to tacc.accelerate, as "
+            "loss=lambda outputs, batch: ..."
+        )
+
+        def fetch() -> dict[str, torch.Tensor]:
+            return output_tensors(self._outputs(arrays, count), refusing(message))
+
+        return ModelOutputs(loss, self._names(), fetch)
+
+    def _forward_here(self, batch: Any) -> Any:
+        """Of a model whose loss is computed here: its outputs, whose gradients go to the ranks."""
+        given = self._with_zeros(batch)
+        arrays, count, _ = self._batches.arrays(given, trains=self.training and torch.is_grad_enabled())
+        values = self._outputs(arrays, count)
+        if self.training and torch.is_grad_enabled():
+            values = output_tensors(values, lambda gradients: self._backward_from(arrays, gradients))
+        leaves = [None if name is None else values[name] for name in self._model.graph.leaves]
+        returned = pytree.tree_unflatten(leaves, self._model.graph.structure)
+        return ModelOutputs(None, list(returned), lambda: returned) if isinstance(returned, dict) else returned
+
+    def _with_zeros(self, batch: Any) -> dict[str, Any]:
+        example = self._model.example
+        count = next((len(v) for v in batch.values() if isinstance(v, torch.Tensor) and v.dim() > 0), self._batches.size)
+        zeros = {name: example[name][:count] if example[name].dim() else example[name] for name in self._model.cotangents}
+        return {**batch, **zeros}
+
+    def _backward_from(self, arrays: dict[str, np.ndarray[Any, Any]], gradients: dict[str, torch.Tensor]) -> None:
+        inputs = {given.path[0]: given.name for given in self._model.graph.description.inputs}
+        with_gradients = dict(arrays)
+        for given, name in self._model.cotangents.items():
+            whole = np.zeros(arrays[inputs[given]].shape, np.float32)
+            whole[: len(gradients[name])] = gradients[name].numpy()
+            with_gradients[inputs[given]] = whole
+        session = self.session
+        made = self._guarded(lambda: self._steps.run(with_gradients, float(session.micro_batch_size)))
+        self._steps.confirm(made, 1.0)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._model.graph.leaves if name is not None]
+
+    def _outputs(self, arrays: dict[str, np.ndarray[Any, Any]], count: int) -> dict[str, torch.Tensor]:
+        session = self.session
+        found = self._guarded(lambda: session.forward(arrays, outputs=session.outputs)).outputs
+        return {name: self._cut(value, count) for name, value in found.items()}
+
+    def _cut(self, value: np.ndarray[Any, Any], count: int) -> torch.Tensor:
+        has_samples = value.ndim > 0 and len(value) == self._batches.size
+        return as_tensor(value[:count] if has_samples else value)
+
+    def _evaluated(self, arrays: dict[str, np.ndarray[Any, Any]], count: int, has_loss: bool) -> ModelOutputs:
+        session = self.session
+        result = self._guarded(lambda: session.forward(arrays, outputs=session.outputs))
+        message = "the model is in evaluation, where there is no backward: call model.train()"
+        values = {name: self._cut(value, count) for name, value in result.outputs.items()}
+        loss = torch.tensor(result.loss) if has_loss else None
+        if torch.is_grad_enabled():
+            values = output_tensors(values, refusing(message)) if values else values
+            loss = loss_tensor(result.loss, refusing(message)) if has_loss else None
+        return ModelOutputs(loss, [name for name in self._names() if name in values], lambda: values)
+
+    # --- Steps ----------------------------------------------------------------------------------------------------------
+
+    def has_gradients(self) -> bool:
+        """Whether backward was called since the last update."""
+        return self._session is not None and not self._is_updating and self._steps.has_gradients
+
+    _is_updating = False
+
+    def _update(self) -> None:
+        state, self.loader_state = self.loader_state, None
+        max_norm, self._max_norm = self._max_norm, None
+        norm, self._norm = self._norm, None
+        self.last_step = self._guarded(lambda: self._steps.update(self._groups.learning_rates(), max_norm or _UNCLIPPED, state)) or self.last_step
+        if norm is not None and self.last_step is not None:
+            norm.fill_(self.last_step.grad_norm)
+
+    def step(self, *args: Any, **kwargs: Any) -> StepResult:
+        """A whole step with a batch: forward, backward and update, with the optimizer's learning rates.
+
+        Args:
+            args: As of a forward.
+            kwargs: The same by name.
+        """
+        batch = self._batch(args, kwargs)
+        if self._session is None:
+            self._start(batch)
+        if self._model.cotangents:
+            raise InputError("the model returns no loss, and none is given: give loss= to tacc.accelerate, or call the model and backward")
+        self._steps.settle("model.step(batch)")
+        arrays, _, _ = self._batches.arrays(batch, trains=True)
+        made = self._guarded(lambda: self._steps.run(arrays, None))
+        self._steps.zero()  # Of a step before, whose gradients no zero_grad has dropped.
+        self._steps.confirm(made, 1.0)
+        self._update()
+        self._steps.zero()
+        assert self.last_step is not None
+        return self.last_step
+
+    def forward_backward(self, *args: Any, output_fn: Callable[..., torch.Tensor] | None = None, **kwargs: Any) -> torch.Tensor:
+        """Forward and backward of a batch. Returns the loss.
+
+        Args:
+            args: As of a forward.
+            output_fn: Makes the loss of what the model returns. What of `kwargs` the model does not take goes to it.
+            kwargs: As of a forward.
+        """
+        if output_fn is None:
+            loss = self(*args, **kwargs).loss
+        else:
+            taken = {k: v for k, v in kwargs.items() if takes(self.module, k)}
+            loss = output_fn(self(*args, **taken), **{k: v for k, v in kwargs.items() if k not in taken})
+        loss.backward()
+        return loss.detach()
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clips the gradients of this step, as torch.nn.utils.clip_grad_norm_ does of `parameters()`.
+
+        Args:
+            max_norm: What their norm is at most.
+            norm_type: 2.
+
+        Returns:
+            Their norm before, once optimizer.step() was called; until then it is NaN.
+        """
+        if float(norm_type) != 2.0:
+            raise InputError(f"norm_type={norm_type!r}: the ranks clip the 2-norm of all gradients alone")
+        if not max_norm > 0:
+            raise InputError(f"max_norm={max_norm!r}; wanted more than 0")
+        self._max_norm = min(float(max_norm), _UNCLIPPED)
+        self._norm = torch.tensor(math.nan)
+        return self._norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of this step."""
+        if self._session is not None:
+            self._guarded(self._steps.zero)
+
+    # --- Weights --------------------------------------------------------------------------------------------------------
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """The module's, for an optimizer."""
+        yield from self.module.parameters(recurse)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The module's."""
+        yield from self.module.named_parameters(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The weights as they are now, by the names that the module has."""
+        own: dict[str, Any] = self.module.state_dict()
+        if self._session is None:
+            return own
+        now = self._read("weights")
+        aliases = self._model.graph.description.aliases
+        for name, tensor in own.items():
+            source = aliases.get(name, name)
+            own[name] = now[source].to(tensor.dtype).reshape(tensor.shape) if source in now else tensor.detach().clone()
+        return own
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Gives the training these weights; the optimizer's states stay.
+
+        Args:
+            state_dict: As of the module.
+            strict: Whether it must have all of them, and nothing else.
+            assign: False.
+        """
+        result = self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+        if self._session is not None:
+            names = {n for n in (*self._model.graph.description.parameters, *self._model.graph.description.buffers) if n in state_dict}
+            self._load({f"weights/{name}": state_dict[name] for name in names})
+        return result
+
+    def full_optim_state_dict(self) -> dict[str, Any]:
+        """The optimizer's states, whole: `state` by parameter's name, each with its tensors and `step`; and the optimizer's `param_groups`."""
+        found: dict[str, dict[str, Any]] = {}
+        for kind in sorted({name.partition("/")[0] for name in self.session.state_names()} - {"weights"}):
+            for name, tensor in self._read(kind).items():
+                found.setdefault(name, {"step": torch.tensor(float(self.step_number))})[kind] = tensor
+        names = {id(p): name for name, p in self.module.named_parameters()}
+        assert self._optimizer is not None
+        groups = [{**g, "params": [names[id(p)] for p in g["params"]]} for g in self._optimizer.param_groups]
+        return {"state": found, "param_groups": groups}
+
+    def load_full_optim_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Gives the training these states of the optimizer.
+
+        Args:
+            state: As `full_optim_state_dict` gave it, at the same step.
+        """
+        steps = {float(of["step"]) for of in state["state"].values()}
+        if steps - {float(self.step_number)}:
+            raise InputError(
+                f"the optimizer's states are of step {sorted(steps)[0]:g}, the training is at step {self.step_number}: its next updates would be corrected "
+                "for other steps. Begin a job with its checkpoint: checkpoint.resume_from_checkpoint in config"
+            )
+        self._load({f"{kind}/{name}": t for name, of in state["state"].items() for kind, t in of.items() if kind != "step"})
+
+    def sync(self) -> torch.nn.Module:
+        """Puts the weights as they are now into the module, and returns it."""
+        self.module.load_state_dict(self.state_dict())
+        return self.module
+
+    def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:
+        """Writes the model with its weights as they are now, as its own `save_pretrained` does; without that, `model.safetensors`.
+
+        Args:
+            folder: Where to; made if it is not there.
+            kwargs: Of the model's own.
+        """
+        self.sync()
+        if hasattr(self.module, "save_pretrained"):
+            self.module.save_pretrained(folder, **kwargs)
+            return
+        from tacc.exporting.weights import write_safetensors
+
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_safetensors(Path(folder) / "model.safetensors", self.module.state_dict())
+
+    def _read(self, kind: str) -> dict[str, torch.Tensor]:
+        session = self.session
+        found: dict[str, torch.Tensor] = self._guarded(lambda: assembled(session, kind))
+        return found
+
+    def _load(self, states: Mapping[str, torch.Tensor]) -> None:
+        self._steps.settle("loading states")
+        folder = write_states(self._options.cache_dir or default_folder(), named_states(self.session, states))
+        try:
+            self._guarded(lambda: self.session.load(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def takes_own(module: torch.nn.Module, name: str) -> bool:
+    """Whether the model's forward names the argument itself."""
+    return name in inspect.signature(module.forward).parameters
+
+
+_OPEN: weakref.WeakSet[AcceleratedModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A script that ends has ended its trainings."""
+    for model in list(_OPEN):
+        try:
+            model.close()
+        except TaccError as error:
+            print(f"tacc: {error}")

@@ -1,0 +1,153 @@
+"""The job that trains an accelerated model: from module, batch, optimizer and config to a session."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tacc.accelerating.optimizers import Groups
+from tacc.accelerating.store import default_folder, inputs_of_outputs, keep
+from tacc.client import Client, Job
+from tacc.config import Config
+from tacc.errors import InputError
+from tacc.exporting.export import ExportedGraph, export_graph
+from tacc.exporting.forward import NoLossError
+from tacc.live.session import Session
+
+_COTANGENT = "gradient_of."  # Input names: of the gradient of what the model returns.
+_MAX_STEPS = 1_000_000_000  # A loop ends when it likes.
+
+
+@dataclass
+class Model:
+    """A model as the ranks compute it.
+
+    Attributes:
+        graph: What was exported.
+        example: The batch of it.
+        optional: Inputs on which nothing that the model returns depends.
+        cotangents: By input, the output of which it takes the gradient: the loss is computed here. Empty: by the ranks.
+    """
+
+    graph: ExportedGraph
+    example: Any
+    optional: set[str]
+    cotangents: dict[str, str]
+
+
+def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) -> Model:
+    """Exports the module as it trains. Without a loss of its own, and none given, the gradients of its outputs are inputs of the graph."""
+    was_training = module.training
+    module.train()
+    try:
+        graph = export_graph(module, batch, loss=loss, by_samples=by_samples)
+        cotangents: dict[str, str] = {}
+    except NoLossError:
+        graph, batch, cotangents = _export_outputs(module, batch)
+    finally:
+        module.train(was_training)
+    inputs = {given.name for given in graph.description.inputs}
+    return Model(graph, batch, inputs - inputs_of_outputs(graph.text), cotangents)
+
+
+def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph, Any, dict[str, str]]:
+    if changed := [name for name, m in module.named_modules() if _differs_in_training(m)]:
+        raise InputError(
+            f"the model returns no loss, and computes otherwise in training than in evaluation ({', '.join(changed[:3])}): give its loss to "
+            "tacc.accelerate, as loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
+        )
+    module.eval()
+    with torch.no_grad():
+        returned = module(**batch)
+    module.train()
+    leaves = {_path_name(path): leaf for path, leaf in pytree.tree_flatten_with_path(returned)[0] if isinstance(leaf, torch.Tensor)}
+    leaves = {name: leaf for name, leaf in leaves.items() if leaf.is_floating_point()}
+    cotangents = {f"{_COTANGENT}{name}": name for name in leaves}
+    with_gradients = {**batch, **{given: torch.zeros_like(leaves[name], dtype=torch.float32) for given, name in cotangents.items()}}
+
+    def product(outputs: Any, whole: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Whose gradients are those of whatever has these gradients by the outputs."""
+        found = {_path_name(path): leaf for path, leaf in pytree.tree_flatten_with_path(outputs)[0]}
+        return sum((found[name].float() * whole[given]).sum() for given, name in cotangents.items())
+
+    return export_graph(module, with_gradients, loss=product), with_gradients, cotangents
+
+
+def _differs_in_training(module: torch.nn.Module) -> bool:
+    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+        return True
+    rate = getattr(module, "p", getattr(module, "dropout", 0.0))
+    return "Dropout" in type(module).__name__ and isinstance(rate, float) and rate > 0
+
+
+def _path_name(path: Any) -> str:
+    return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) or "output"
+
+
+@dataclass
+class Options:
+    """See `tacc.accelerate`."""
+
+    config: Config | Mapping[str, Any] | None
+    client: Client | str | None
+    name: str | None
+    max_steps: int | None
+    keep_seconds: float
+    cache_dir: Path | None
+    mean_over: str
+
+
+def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Client, Job, Session]:
+    """Submits the job and waits until it runs."""
+    client = options.client if isinstance(options.client, Client) else Client(options.client)
+    folder = keep(model.graph, options.cache_dir or _store(client))
+    job = client.submit(spec(module, model, folder, groups, batch_size, options))
+    try:
+        session = Session(job)
+        if options.mean_over == "micro_batch" and session.num_micro_batches > 1:
+            raise InputError(
+                f'mean_over="micro_batch": the job splits a batch into {session.num_micro_batches} parts, so that their means would be other ones; let '
+                f"config have train.per_device_train_batch_size = {batch_size} over the number of ranks that share a batch"
+            )
+        return client, job, session
+    except BaseException:
+        job.cancel(now=True)  # Nobody else would.
+        raise
+
+
+def _store(client: Client) -> Path:
+    from tacc.calls import is_of_this_machine
+
+    if not is_of_this_machine(client.version()):
+        raise InputError(
+            f"the coordinator at {client.address} is not of this machine: give cache_dir=, a folder that its workers see under the same path, for the "
+            "model's weights"
+        )
+    return default_folder()
+
+
+def spec(module: torch.nn.Module, model: Model, folder: Path, groups: Groups, batch_size: int, options: Options) -> dict[str, Any]:
+    """The job, as a dict of its fields."""
+    config = options.config.to_dict() if isinstance(options.config, Config) else dict(options.config or {})
+    if config.get("model") or config.get("data"):
+        raise InputError("config has the section model or data: an accelerated model is exported, and its data is what the loop gives; leave them out")
+    name = options.name or config.get("name") or re.sub("[^a-z0-9-]+", "-", type(module).__name__.lower()).strip("-") or "model"
+    train = {k: v for k, v in config.get("train", {}).items() if k not in ("max_steps", "global_batch_size")}
+    max_steps = options.max_steps or config.get("train", {}).get("max_steps") or _MAX_STEPS
+    data: dict[str, Any] = {"client": {"wait_seconds": options.keep_seconds}}
+    if model.graph.description.seq_len >= 2:
+        data["seq_len"] = model.graph.description.seq_len
+    checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}", **config.get("checkpoint", {})}
+    return {
+        **config, "name": name, "model": {"graph": str(folder / "model.graph")}, "data": data, "checkpoint": checkpoint,
+        # As PyTorch: no clipping but by clip_grad_norm_, no other precision but by config.
+        "train": {**train, **groups.train(), "max_steps": max_steps, "global_batch_size": batch_size, "max_grad_norm": 0.0},
+        "compute": {"bf16": False, **config.get("compute", {})} if not config.get("compute", {}).get("fp16") else config["compute"],
+    }

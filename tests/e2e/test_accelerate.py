@@ -1,0 +1,610 @@
+"""`tacc.accelerate`: loops of PyTorch whose model trains in a job have the losses and weights that they have without."""
+
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tacc
+import torch
+from cluster import Cluster
+from torch import nn
+from torch.nn import functional
+
+SAMPLES, STEPS = 8, 4
+# Products are rounded in fp32 in another order than PyTorch's.
+ROUNDING = 2e-5
+FSDP = {"dist": {"fsdp": {"size": 2}}, "resources": {"workers": 2}}
+ONE = {"resources": {"workers": 1}}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def folders(cluster, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TACC_ADDRESS", cluster.address)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def ended_jobs(cluster, folders) -> Iterator[None]:
+    """A job of a test that has failed would keep the workers."""
+    yield
+    with tacc.Client() as client:
+        for job in client.jobs():
+            job.cancel(now=True)
+            while job.status().phase not in ("finished", "failed", "cancelled"):
+                pass
+
+
+class Classifier(nn.Module):
+    """Returns its loss, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.norm = nn.LayerNorm(16)
+        self.hidden = nn.Linear(16, 24)
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(functional.gelu(self.hidden(self.norm(self.embed(ids).mean(1)))))
+        out = {"logits": logits}
+        if labels is not None:
+            out = {"loss": functional.cross_entropy(logits, labels), **out}
+        return out
+
+
+class Perceptron(nn.Sequential):
+    """Returns what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 5))
+
+
+def batches(count: int = STEPS, samples: int = SAMPLES) -> list[dict[str, torch.Tensor]]:
+    random = torch.Generator().manual_seed(7)
+    return [{"ids": torch.randint(0, 32, (samples, 6), generator=random), "labels": torch.randint(0, 5, (samples,), generator=random)} for _ in range(count)]
+
+
+def pairs(count: int = STEPS, samples: int = SAMPLES) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    random = torch.Generator().manual_seed(7)
+    return [(torch.randn(samples, 12, generator=random), torch.randint(0, 5, (samples,), generator=random)) for _ in range(count)]
+
+
+def made(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(3)
+    return kind()
+
+
+def both(kind: type[nn.Module], loop: Callable[[Any], list[float]], **options: Any) -> tuple[list[float], list[float], nn.Module, Any]:
+    """Losses of the loop over the module, over the accelerated one, and the two."""
+    plain, module = made(kind), made(kind)
+    want = loop(plain)
+    model = tacc.accelerate(module, **options)
+    return want, loop(model), plain, model
+
+
+def expect_same(want: list[float], got: list[float], plain: nn.Module, model: Any) -> None:
+    assert got == pytest.approx(want, rel=ROUNDING)
+    weights = model.state_dict()
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-3, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+def test_a_plain_loop(config):
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9))
+        losses = []
+        for batch in batches():
+            optimizer.zero_grad()
+            out = model(**batch)
+            out["loss"].backward()
+            optimizer.step()
+            losses.append(out["loss"].item())
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=config)
+    with model:
+        expect_same(want, got, plain, model)
+        assert model.step_number == STEPS and "step 4" in repr(model) and model.job.id in repr(model)
+        model.eval()
+        with torch.no_grad():
+            batch = batches()[0]
+            out, here = model(**batch), plain.eval()(**batch)
+            torch.testing.assert_close(out.logits, here["logits"], rtol=1e-3, atol=1e-4)
+            assert out.loss.item() == pytest.approx(here["loss"].item(), rel=1e-4)
+            without = model(ids=batch["ids"][:3])
+            torch.testing.assert_close(without["logits"], here["logits"][:3], rtol=1e-3, atol=1e-4)
+            assert "loss" not in without
+    assert Path(model.exported_path).is_dir()
+
+
+def accumulating(model: Any) -> list[float]:
+    """Two micro-batches an update, clipped, with a scheduler."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    losses = []
+    for i, batch in enumerate(batches(6)):
+        loss = model(**batch)["loss"] / 2
+        loss.backward()
+        losses.append(loss.item())
+        if i % 2:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            losses.append(norm.item())
+    return losses
+
+
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+def test_accumulation_clipping_and_a_scheduler(config):
+    want, got, plain, model = both(Classifier, accumulating, config=config)
+    with model:
+        expect_same(want, got, plain, model)
+        assert [p.learning_rate for p in model.job.watch(events=False, follow=False)] == pytest.approx([0.5, 0.25, 0.5 / 3])
+
+
+@pytest.mark.parametrize("config", [ONE, {**FSDP, "train": {"per_device_train_batch_size": 4}}], ids=["one", "fsdp"])
+def test_micro_batches_with_different_numbers_of_targets(config):
+    """As PyTorch adds them up, each alike; and as transformers does, by num_items_in_batch."""
+    data = batches(4)
+    for i, batch in enumerate(data):
+        batch["labels"][: 2 * i] = -100
+
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        losses = []
+        for i, batch in enumerate(data):
+            loss = model(**batch)["loss"]
+            (loss / 2).backward()
+            losses.append(loss.item())
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=config, mean_over="micro_batch")
+    with model:
+        expect_same(want, got, plain, model)
+
+    plain = made(Classifier)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    both_ = {name: torch.cat([a, b]) for (name, a), b in zip(data[1].items(), data[2].values())}
+    whole = plain(**both_)["loss"]
+    whole.backward()
+    optimizer.step()
+    with tacc.accelerate(made(Classifier), config=config, name="items") as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        losses = []
+        for batch in data[1:3]:
+            loss = model(**batch, num_items_in_batch=torch.tensor(10)).loss
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        expect_same([whole.item()], [sum(losses)], plain, model)
+
+
+def test_losses_that_are_not_divided_add_up():
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for i, batch in enumerate(batches(4)):
+            loss = model(**batch)["loss"]
+            (3 * loss).backward()
+            losses.append(loss.item())
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=ONE)
+    with model:
+        expect_same(want, got, plain, model)
+
+
+def test_groups_of_parameters_and_those_that_no_optimizer_has():
+    def loop(model: Any) -> list[float]:
+        named = dict(model.named_parameters())
+        groups = [
+            {"params": [named["hidden.weight"], named["hidden.bias"]], "lr": 1e-2, "weight_decay": 0.2},
+            {"params": [named["head.weight"]], "lr": 1e-2, "weight_decay": 0.0},
+            {"params": [named["head.bias"]], "lr": 5e-2},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=0.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda s: 1.0, lambda s: 0.5**s, lambda s: 2.0**s])
+        losses = []
+        for batch in batches():
+            loss = model(**batch)["loss"]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=ONE)
+    with model:
+        expect_same(want, got, plain, model)
+
+
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+def test_a_loss_that_the_loop_computes(config):
+    """In TorchAcc's shape: model and loader are accelerated, then an optimizer and a criterion."""
+    import tacc as ta
+
+    plain, module = made(Perceptron), made(Perceptron)
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    data = [*pairs(), (pairs()[0][0][:5], pairs()[0][1][:5])]  # The last one is shorter.
+
+    def loop(model: Any, loader: Any, device: Any) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        model.train()
+        for source, labels in loader:
+            source, labels = source.to(device), labels.to(device)
+            optimizer.zero_grad()
+            outputs = model(source)
+            loss = criterion(outputs, labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    want = loop(plain, data, "cpu")
+    settings = ta.Config(resources={"workers": config["resources"]["workers"]})
+    settings.dist.fsdp.size = config["resources"]["workers"]
+    model, loader = ta.accelerate(module, data, settings)
+    assert ta.dist.world_size() == 1 and ta.lazy_device() == model.device
+    with model:
+        expect_same(want, loop(model, loader, model.device), plain, model)
+        ta.mark_step()
+        ta.sync()
+
+
+def test_a_loss_that_is_given():
+    def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(outputs, batch[1])
+
+    plain, module = made(Perceptron), made(Perceptron)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=1e-2)
+    want = []
+    for source, labels in pairs():
+        optimizer.zero_grad()
+        value = functional.cross_entropy(plain(source), labels)
+        value.backward()
+        optimizer.step()
+        want.append(value.item())
+    with tacc.accelerate(module, config=ONE, loss=loss, optimizer=torch.optim.Adam(module.parameters(), lr=1e-2)) as model:
+        got = [model.step(pair).loss for pair in pairs()[:2]]
+        for source, labels in pairs()[2:]:
+            out = model(source, labels)
+            out.loss.backward()
+            model.module  # noqa: B018
+            model._optimizer.step()
+            model.zero_grad()
+            got.append(out.loss.item())
+        expect_same(want, got, plain, model)
+
+
+def test_states_go_out_and_in(tmp_path):
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        for batch in batches():
+            model(**batch)["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        loop.optimizer = optimizer
+        return losses
+
+    plain = made(Classifier)
+    loop(plain)
+    want = loop.optimizer.state_dict()["state"]
+    with tacc.accelerate(made(Classifier), config=FSDP) as model:
+        loop(model)
+        states = model.full_optim_state_dict()
+        for i, (name, _) in enumerate(plain.named_parameters()):
+            for kind in ("exp_avg", "exp_avg_sq"):
+                torch.testing.assert_close(states["state"][name][kind], want[i][kind], rtol=1e-3, atol=1e-7)
+            assert states["state"][name]["step"] == want[i]["step"]
+        weights = model.state_dict()
+        first = model(**batches()[0])
+        # Other weights and states, and then these again.
+        other = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+        model.load_state_dict(other)
+        assert all(not tensor.any() for tensor in model.state_dict().values())
+        model.load_full_optim_state_dict({"state": {n: {k: t * 0 if k != "step" else t for k, t in of.items()} for n, of in states["state"].items()}})
+        assert all(not of["exp_avg"].any() for of in model.full_optim_state_dict()["state"].values())
+        model.load_state_dict(weights)
+        model.load_full_optim_state_dict(states)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, weights[name])
+        again = model(**batches()[0])
+        assert again.loss.item() == first.loss.item()
+        again.loss.backward()
+        with pytest.raises(tacc.InputError, match=r"call optimizer.step\(\) or optimizer.zero_grad\(\) before loading states"):
+            model.load_state_dict(weights)
+        with pytest.raises(tacc.InputError, match="states are of step 9, the training is at step 4"):
+            model.load_full_optim_state_dict({"state": {"head.bias": {**states["state"]["head.bias"], "step": torch.tensor(9.0)}}})
+        with pytest.raises(tacc.TaccError, match="the step has 1 micro-batches; send update or discard before"):
+            model.session.load(tmp_path)
+        model.zero_grad()
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            model.load_state_dict({**weights, "head.bias": torch.zeros(9)})
+        assert torch.equal(model.sync().head.bias, weights["head.bias"])
+        model.save_pretrained(tmp_path / "saved")
+        from safetensors.torch import load_file
+
+        assert torch.equal(load_file(tmp_path / "saved/model.safetensors")["head.bias"], weights["head.bias"])
+
+
+def test_a_killed_rank_begins_again_and_trains_nothing_twice(cluster):
+    config = {**FSDP, "checkpoint": {"dir": "runs/killed", "save_steps": 2}}
+    data, want = batches(6), []
+    plain = made(Classifier)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    for batch in data:
+        optimizer.zero_grad()
+        loss = plain(**batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        want.append(loss.item())
+    with tacc.accelerate(made(Classifier), config=config) as model:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        got: dict[int, float] = {}
+        is_killed = False
+        while model.step_number < len(data):
+            step = model.step_number
+            try:
+                loss = model(**data[step]).loss
+                if step == 3 and not is_killed:
+                    is_killed = True
+                    cluster.wait(lambda: model.job.status().last_checkpoint, "the checkpoint of step 2")
+                    os.kill(rank_pid(cluster, "w1"), signal.SIGKILL)
+                loss.backward()
+                optimizer.step()
+            except tacc.SessionRestartedError as error:
+                assert (error.step, model.step_number) == (2, 2)
+                continue
+            finally:
+                optimizer.zero_grad()
+            got[step] = loss.item()
+        assert is_killed
+        expect_same(want, [got[step] for step in range(len(data))], plain, model)
+
+
+class StatefulLoader:
+    """As torchdata's: it says where it stands, and goes on there."""
+
+    def __init__(self, batches: list[Any]):
+        self.batches, self.next = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next < len(self.batches):
+            self.next += 1
+            yield self.batches[self.next - 1]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("kind", [list, StatefulLoader], ids=["list", "stateful"])
+def test_a_loader_goes_back_with_the_training(cluster, kind):
+    """Two epochs; a rank is killed in the second one. Every batch is trained on once in each."""
+    config = {**FSDP, "checkpoint": {"dir": "runs/loader", "save_steps": 2}}
+    data, want = batches(4), []
+    plain = made(Classifier)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
+    for batch in data * 2:
+        optimizer.zero_grad()
+        loss = plain(**batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        want.append(loss.item())
+    model, loader = tacc.accelerate(made(Classifier), kind(data), config)
+    with model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        got: dict[int, float] = {}
+        num_restarts = 0
+        while model.step_number < 8:
+            try:
+                for batch in loader:
+                    step = model.step_number
+                    loss = model(**batch).loss
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    got[step] = loss.item()
+                    if step == 6 and not num_restarts:
+                        cluster.wait(lambda: getattr(model.job.status().last_checkpoint, "step", 0) == 6, "the checkpoint of step 6")
+                        os.kill(rank_pid(cluster, "w0"), signal.SIGKILL)
+            except tacc.SessionRestartedError as error:
+                optimizer.zero_grad()
+                num_restarts += 1
+                assert error.step == 6
+        assert num_restarts == 1 and loader.epoch == 2
+        expect_same(want, [got[step] for step in range(8)], plain, model)
+
+
+def rank_pid(cluster: Cluster, worker: str) -> int:
+    """The process that a worker has started."""
+    parent = cluster.workers[worker].popen.pid
+    children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return next(pid for pid in children if "tacc-rank" in Path(f"/proc/{pid}/comm").read_text())
+
+
+def test_what_a_loop_may_not_do():
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        batch, other = batches(2)
+        with pytest.raises(tacc.InputError, match="no optimizer has the model's parameters"):
+            model(**batch)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        out = model(**batch)
+        with pytest.raises(tacc.InputError, match=r"give the loss to tacc.accelerate"):
+            functional.cross_entropy(out.logits, batch["labels"]).backward()
+        out.loss.backward()
+        with pytest.raises(tacc.InputError, match="used up"):
+            out.loss.backward()
+        with pytest.raises(tacc.InputError, match=r"use model.clip_grad_norm_"):
+            [p.grad for p in model.parameters()]
+        with pytest.raises(tacc.InputError, match="norm_type"):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=math.inf)
+        optimizer.step()
+        again = model(**batch)
+        with pytest.raises(tacc.InputError, match=r"call optimizer.zero_grad\(\) between two steps"):
+            again.loss.backward()
+        optimizer.zero_grad()
+        with pytest.raises(tacc.InputError, match=r"step\(closure\)"):
+            optimizer.step(lambda: 0.0)
+        with pytest.raises(tacc.InputError, match="only lr may change"):
+            optimizer.param_groups[0]["momentum"] = 0.5
+            model(**batch).loss.backward()
+            optimizer.step()
+        optimizer.param_groups[0]["momentum"] = 0
+        optimizer.zero_grad()
+        # Means over other numbers of targets cannot be added up with one weight.
+        (model(**batch).loss / 2).backward()
+        shorter = {name: value[:3] for name, value in other.items()}
+        (model(**shorter).loss / 2).backward()
+        with pytest.raises(tacc.InputError, match=r"means over 8, 3 targets, with weights 0.5, 0.5"):
+            optimizer.step()
+        optimizer.zero_grad()
+        assert model.step_number == 1
+
+
+def test_a_forward_without_a_backward_leaves_nothing():
+    plain = made(Classifier)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    plain(**batches()[1])["loss"].backward()
+    optimizer.step()
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        unused, batch = batches(2)
+        model(**unused)
+        optimizer.step()  # PyTorch's does nothing without gradients.
+        assert model.step_number == 0
+        model(**unused)
+        with torch.no_grad():
+            assert math.isfinite(model(**unused).loss.item())
+        loss = model(**batch).loss
+        loss.backward()
+        model(**unused)
+        with pytest.raises(tacc.TaccError, match="a forward in training had no backward"):
+            optimizer.step()
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+        torch.testing.assert_close(model.state_dict()["head.weight"], plain.head.weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_must_be_as_the_first_one():
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batch = batches(1)[0]
+        model(batch).loss.backward()
+        for wrong, words in {
+            "key": ({**batch, "mask": batch["ids"]}, "the batch has 'mask', which the first one had not; it had 'ids', 'labels'"),
+            "missing": ({"ids": batch["ids"]}, "the batch has no 'labels'; it has 'ids'"),
+            "length": ({**batch, "ids": batch["ids"][:, :5]}, r"'ids' has the shape \[8, 5\]; wanted \[any, 6\]"),
+            "rows": ({**batch, "ids": batch["ids"][:3]}, "tensors of 3, 8 samples"),
+            "many": ({name: torch.cat([value, value]) for name, value in batch.items()}, "the batch has 16 samples; the first one had 8"),
+            "dtype": ({**batch, "ids": batch["ids"].float()}, "'ids' is of torch.float32; in the first batch it was of int64"),
+            "kind": ({**batch, "ids": "text"}, "'ids' is a str; wanted a tensor or an array"),
+            "device": ({**batch, "ids": batch["ids"].to("meta")}, "is on meta; batches go to the ranks from the host's memory"),
+        }.values():
+            with pytest.raises(tacc.InputError, match=words):
+                model(wrong)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert math.isfinite(model({name: value.numpy() for name, value in batch.items()}).loss.item())
+    with tacc.accelerate(made(Perceptron), config=ONE, name="none") as model:
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        source = pairs(1)[0][0]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(source).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        source[3, 4] = math.nan
+        with pytest.raises(tacc.InputError, match=r"'input' has numbers that are none \(NaN\) in 1 places"):
+            model(source)
+
+
+def test_a_shorter_last_batch_counts_its_own_samples():
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for batch in [*batches(2), *batches(1, samples=3)]:
+            optimizer.zero_grad()
+            loss = model(**batch)["loss"]
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=ONE)
+    with model:
+        expect_same(want, got, plain, model)
+
+
+def test_optimizers_that_a_job_has_not():
+    for make, words in {
+        "kind": (lambda p: torch.optim.RMSprop(p), "the optimizer is RMSprop; a job trains with AdamW"),
+        "option": (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad=True in group 0"),
+        "groups": (lambda p: torch.optim.Adam([{"params": p[:1], "eps": 1e-3}, {"params": p[1:]}]), "only lr and weight_decay may differ"),
+        "stranger": (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.zeros(3))], lr=1.0), r"a parameter of shape \[3\] that is none of the model's"),
+    }.values():
+        module = made(Classifier)
+        model = tacc.accelerate(module, config=ONE)
+        optimizer = make(list(module.parameters()))
+        with pytest.raises(tacc.InputError, match=words):
+            model(**batches(1)[0])
+        del optimizer
+    module = made(Classifier)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=1.0) for _ in range(2)]
+    with pytest.raises(tacc.InputError, match="several optimizers have the model's parameters"):
+        tacc.accelerate(module, config=ONE)(**batches(1)[0])
+    del optimizers
+
+
+def test_weights_lie_once_on_this_machine(tmp_path):
+    for round_ in range(2):
+        with tacc.accelerate(made(Perceptron), config=ONE, cache_dir=tmp_path / "models", name=f"round-{round_}") as model:
+            torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            model(pairs(1)[0][0]).sum().backward()
+            optimizer.step()
+    assert len(list((tmp_path / "models").iterdir())) == 1
+
+
+def test_a_loader_that_ends_early_or_breaks():
+    def loader() -> Iterator[Any]:
+        yield from pairs(2)
+        raise OSError("the disk is gone")
+
+    model, data = tacc.accelerate(made(Perceptron), loader(), ONE)
+    with model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(OSError, match="the disk is gone"):
+            for source, _ in data:
+                model(source).pow(2).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert model.step_number == 2
+    assert [len(x) for x in np.array_split(range(3), 2)] == [2, 1]
+    assert list(tacc.AsyncLoader([], "cpu")) == []
