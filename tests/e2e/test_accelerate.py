@@ -266,7 +266,7 @@ def test_a_loss_that_the_loop_computes(config):
     settings = ta.Config(resources={"workers": config["resources"]["workers"]})
     settings.dist.fsdp.size = config["resources"]["workers"]
     model, loader = ta.accelerate(module, data, settings)
-    assert ta.dist.world_size() == 1 and ta.lazy_device() == model.device
+    assert (ta.dist.world_size(), ta.dist.rank(), ta.dist.local_rank()) == (1, 0, 0) and ta.lazy_device() == model.device
     with model:
         expect_same(want, loop(model, loader, model.device), plain, model)
         ta.mark_step()

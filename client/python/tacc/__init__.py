@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tacc.version import __version__
 
 if TYPE_CHECKING:
-    from tacc import dist
+    from tacc import amp, dist
     from tacc.accelerating import accelerate
     from tacc.accelerating.handle import AcceleratedModel
     from tacc.accelerating.outputs import ModelOutputs
@@ -153,7 +153,7 @@ _HOME = {
     "prepare": "prepare_data",
     "sync": "accelerating.scripts",
 }
-_MODULES = ("dist",)
+_MODULES = ("amp", "dist")
 
 __all__ = [
     "__version__",
@@ -226,6 +226,7 @@ __all__ = [
     "VersionError",
     "Worker",
     "accelerate",
+    "amp",
     "compare",
     "dist",
     "export_model",
