@@ -45,7 +45,7 @@ using Evaluator = std::function<Results(const Request&)>;
 class EvaluatorTable {
  public:
   EvaluatorTable();
-  // Errors: Unimplemented for an op that has no evaluator.
+  // Errors: Unimplemented for an op that has no evaluator; those of `aten` are named "OP SCHEMA".
   absl::StatusOr<Results> Evaluate(const Request& request) const;
   void Add(const std::string& op, Evaluator evaluator) { evaluators_[op] = std::move(evaluator); }
   bool Has(const std::string& op) const { return evaluators_.count(op) > 0; }
@@ -61,6 +61,8 @@ void AddAttentionEvaluators(EvaluatorTable& table);
 void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
 void AddImageEvaluators(EvaluatorTable& table);     // convolutions, pools, channels, interpolate
 void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout
+void AddIndexingEvaluators(EvaluatorTable& table);  // compare, gather, cumsum
+void AddAtenEvaluators(EvaluatorTable& table);      // aten of the schemas that split
 void AddOptimizerEvaluators(EvaluatorTable& table);
 
 }  // namespace tacc::interpreter

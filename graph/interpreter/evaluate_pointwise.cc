@@ -113,6 +113,10 @@ void AddPointwiseEvaluators(EvaluatorTable& table) {
   table.Add("sqrt", Unary([](double x) { return std::sqrt(x); }));
   table.Add("rsqrt", Unary([](double x) { return 1 / std::sqrt(x); }));
   table.Add("reciprocal", Unary([](double x) { return 1 / x; }));
+  table.Add("log1p", Unary([](double x) { return std::log1p(x); }));
+  table.Add("pow", Pointwise([](const Request& r, const std::vector<double>& x) {
+              return std::pow(x[0], r.attr<double>("exponent"));
+            }));
   table.Add("square", Unary([](double x) { return x * x; }));
   table.Add("tanh", Unary([](double x) { return std::tanh(x); }));
   table.Add("sigmoid", Unary(Sigmoid));

@@ -142,13 +142,16 @@ EvaluatorTable::EvaluatorTable() {
   AddExpertEvaluators(*this);
   AddImageEvaluators(*this);
   AddTrainingEvaluators(*this);
+  AddIndexingEvaluators(*this);
+  AddAtenEvaluators(*this);
   AddOptimizerEvaluators(*this);
 }
 
 absl::StatusOr<Results> EvaluatorTable::Evaluate(const Request& request) const {
-  auto it = evaluators_.find(std::string(request.node->op.name()));
-  if (it == evaluators_.end())
-    return absl::UnimplementedError(absl::StrCat("the interpreter has no ", request.node->op.name()));
+  std::string name(request.node->op.name());
+  if (request.node->attrs.count("schema") > 0) absl::StrAppend(&name, " ", request.attr<std::string>("schema"));
+  auto it = evaluators_.find(name);
+  if (it == evaluators_.end()) return absl::UnimplementedError(absl::StrCat("the interpreter has no ", name));
   return it->second(request);
 }
 

@@ -9,6 +9,7 @@ namespace tacc::graph {
 namespace {
 
 constexpr char kHostTalks[] = "the host takes part in the talk between ranks";
+constexpr char kLibTorch[] = "operators of LibTorch may wait for the device";
 constexpr char kMessage[] = "a message may outlast the graph";
 constexpr char kUnderMessage[] = "a collective is under way while a message may outlast the graph";
 
@@ -47,6 +48,7 @@ std::vector<GraphPart> CutForCapture(const Graph& graph, const Mesh& mesh, TalkP
     } else if (IsMessage(node.op)) {
       why_not[i] = kMessage;
     }
+    if (node.op == "aten" || node.op == "aten_vjp") why_not[i] = kLibTorch;
     if (is_collective && GetAttr<bool>(node.attrs, "async")) {
       for (ValueId v : node.results) started[v] = i;
       under_way.push_back({i, n - 1});

@@ -148,6 +148,16 @@ void AddUnaries(OpTable& table) {
     return b.Scale(b.Add("mul", {dy, node.operands[0]}), 2.0);
   }));
 
+  table.Add(Unary("log1p", {}, [](Builder& b, const Node& node, ValueId dy) {  // log(1 + x)
+    return b.Add("div", {dy, b.Add("add_scalar", {node.operands[0]}, {{"value", 1.0}})});
+  }));
+  OpDef pow = Unary("pow", {}, [](Builder& b, const Node& node, ValueId dy) {
+    const double exponent = GetAttr<double>(node.attrs, "exponent");
+    return b.Scale(b.Add("mul", {dy, b.Add("pow", {node.operands[0]}, {{"exponent", exponent - 1}})}), exponent);
+  });
+  pow.attrs = {{"exponent", AttrKind::kFloat}};
+  table.Add(pow);
+
   table.Add(Unary("sin", {}, [](Builder& b, const Node& node, ValueId dy) {
     return b.Add("mul", {dy, b.Add("cos", {node.operands[0]})});
   }));
@@ -304,16 +314,17 @@ void AddJoinedSwiglu(OpTable& table) {
   table.Add(grad);
 }
 
+// a where cond is not 0, else b; cond is a scalar, or has the dims of a or the last of them.
 void AddSelect(OpTable& table) {
   OpDef op;
   op.name = "select";
   op.min_operands = op.max_operands = 3;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& cond = call.in(0);
-    if (cond.rank() != 0 || !(IsFloating(cond.dtype) || cond.dtype == DType::kBool)) {
-      return Wanted("cond", cond, "a floating or bool scalar");
-    }
     TACC_RETURN_IF_ERROR(WantType("b", call.in(2), call.in(1)));
+    const bool is_scalar = cond.rank() == 0 && IsFloating(cond.dtype);
+    if (!is_scalar && cond.dtype != DType::kBool) return Wanted("cond", cond, "a floating scalar, or bool elements");
+    TACC_RETURN_IF_ERROR(WantLastDims("cond", cond, "a", call.in(1).dims));
     return Types{call.in(1)};
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PointwiseRule(call, {{1, 2}}); };

@@ -91,7 +91,7 @@ TEST(InferElementwiseOps, ErrorsSayWhatIsWanted) {
       {"swiglu f32[2] f32[3]", "swiglu: up is f32[3]; wanted f32[2]"},
       {"swiglu_joined f32[3,5]", "swiglu_joined: x is f32[3,5]; wanted an even last dim"},
       {"swiglu_joined_grad f32[6] f32[2]", "swiglu_joined_grad: dy is f32[2]; wanted f32[3]"},
-      {"select f32[2] f32[2] f32[2]", "select: cond is f32[2]; wanted a floating or bool scalar"},
+      {"select f32[2] f32[2] f32[2]", "select: cond is f32[2]; wanted a floating scalar, or bool elements"},
   });
 }
 
@@ -161,6 +161,57 @@ TEST(InferShapeOps, ErrorsSayWhatIsWanted) {
       {"broadcast f32[] shape=[4294967296,4294967296] dims=[]",
        "broadcast: the result f32[4294967296,4294967296] has more than 2^50 elements"},
       {"pad f32[2] dim=0 low=9223372036854775807 high=1", "pad: low=9223372036854775807 high=1 is too large"},
+  });
+}
+
+TEST(InferTorchOps, TypesOfResults) {
+  ExpectInferred({
+      {"select bool[3] bf16[2,3] bf16[2,3]", "bf16[2,3]"},
+      {"log1p bf16[3]", "bf16[3]"},
+      {"pow f32[3] exponent=-0.5", "f32[3]"},
+      {"compare i64[2,3] i64[3] comparison=le", "bool[2,3]"},
+      {"gather bool[2,3] i64[2,7] dim=1", "bool[2,7]"},
+      {"scatter_add f32[2,7] i64[2,7] dim=1 extent=3", "f32[2,3]"},
+      {"cumsum i64[2,3] dim=0", "i64[2,3]"},
+      {"flip i32[2,3] dims=[0,1]", "i32[2,3]"},
+      {"aten f32[2,3] schema=\"aten::sort.default\" args=[\"%0\"] result_dtypes=[f32,i64] result_ranks=[2,2] "
+       "result_dims=[2,3,2,3]",
+       "f32[2,3], i64[2,3]"},
+      {"aten_vjp bf16[2,3] i64[2] f32[] schema=\"aten::f.default\" args=[\"[%0,%1]\"] result_dtypes=[f32] "
+       "result_ranks=[0] result_dims=[] operands=2 needed=[0] given=[0]",
+       "bf16[2,3]"},
+  });
+}
+
+TEST(InferTorchOps, ErrorsSayWhatIsWanted) {
+  const std::string of = " result_dtypes=[f32] result_ranks=[1] result_dims=[2]";
+  const std::string vjp = absl::StrCat("aten_vjp f32[2] f32[2] schema=\"aten::neg.default\" args=[\"%0\"]", of);
+  const std::string wrong_schema = absl::StrCat("aten f32[2] schema=\"neg\" args=[\"%0\"]", of);
+  const std::string wrong_operand = absl::StrCat("aten f32[2] schema=\"aten::neg.default\" args=[\"[%0,%1]\"]", of);
+  const std::string wrong_number = absl::StrCat("aten f32[2] schema=\"aten::neg.default\" args=[\"#0\"]", of);
+  const std::string wrong_needed = absl::StrCat(vjp, " operands=1 needed=[1] given=[0]");
+  const std::string wrong_given = absl::StrCat(vjp, " operands=2 needed=[0] given=[0]");
+  ExpectInferred({
+      {"compare f32[2] f32[2] comparison=near", "compare: comparison=near; wanted eq, ne, lt, le, gt or ge"},
+      {"compare f32[2] i32[2] comparison=eq", "compare: b is i32[2]; wanted elements of type f32"},
+      {"gather f32[2,3] i32[2,3] dim=1", "gather: ids is i32[2,3]; wanted i64[2,3]"},
+      {"gather f32[2,3] i64[3,3] dim=1", "gather: ids is i64[3,3]; wanted i64[2,3]"},
+      {"gather f32[2,3] i64[2,3] dim=2", "gather: dim=2 of f32[2,3]; wanted 0 to 1"},
+      {"scatter_add bf16[2] i64[2] dim=0 extent=3", "scatter_add: x is bf16[2]; wanted f32 or f64 elements"},
+      {"cumsum i32[2] dim=0", "cumsum: x is i32[2]; wanted floating or i64 elements"},
+      {"flip f32[2,3] dims=[1,0]", "flip: dims=[1,0] of f32[2,3]; wanted some of them, ascending"},
+      {wrong_schema.c_str(), "aten: schema=\"neg\"; wanted NAMESPACE::NAME.OVERLOAD, as aten::cumsum.default"},
+      {wrong_operand.c_str(), "aten: argument \"[%0,%1]\"; wanted %N with N below 1, the number of operands"},
+      {wrong_number.c_str(), "aten: argument \"#0\"; wanted #N with N below 0, the number of ints"},
+      {"aten f32[2] schema=\"aten::neg.default\" args=[\"@0\"] result_dtypes=[f32] result_ranks=[1] result_dims=[2]",
+       "aten: argument \"@0\": a node's results are no arguments"},
+      {"aten f32[2] schema=\"aten::neg.default\" args=[\"%0\"] result_dtypes=[f32] result_ranks=[2] result_dims=[2]",
+       "aten: result_dims=[2]; wanted one each for the ranks [2]"},
+      {"aten f32[2] schema=\"aten::neg.default\" args=[\"%0\"] result_dtypes=[f32] result_ranks=[0] result_dims=[2]",
+       "aten: result_dims=[2] has 1 entries; the ranks [0] take 0"},
+      {wrong_needed.c_str(), "aten_vjp: needed=[1]; wanted ascending numbers below 1"},
+      {wrong_given.c_str(),
+       "aten_vjp: operands=2 given=[0] of 2 operands; wanted those of the operator and a cotangent each"},
   });
 }
 

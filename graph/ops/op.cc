@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/ops/torch/torch_ops.h"
 
 namespace tacc::graph {
 namespace {
@@ -94,6 +95,8 @@ OpTable::OpTable() {
   AddTokenOps(*this);
   AddExpertOps(*this);
   AddDispatchOps(*this);
+  AddIndexingOps(*this);
+  AddAtenOps(*this);
   AddOptimizerOps(*this);
   AddMatrixOptimizerOps(*this);
   AddCollectiveOps(*this);

@@ -64,6 +64,23 @@ constexpr const char* kTexts[] = {
     "swiglu_joined f64[3,10]",
     "swiglu_joined_grad f64[3,4,10] f64[3,4,5]",
     "select f64[] f64[3,5] f64[3,5]",
+    "select bool[3,5] f64[3,5] f64[3,5]",
+    "select bool[5] f64[3,2,5] f64[3,2,5]",
+    "pow f64[3,5] exponent=-1.2345678901",
+    "compare f64[3,2,5] f64[2,5] comparison=lt",
+    "compare f64[3,5] f64[] comparison=ge",
+    "compare i32[3,5] i32[3,5] comparison=eq",
+    "compare i32[3,5] i32[5] comparison=ne",
+    "compare f64[3,5] f64[3,5] comparison=le",
+    "compare f64[3,5] f64[5] comparison=gt",
+    "gather f64[3,4,5] i64[3,2,5] dim=1",
+    "gather f64[4,5] i64[4,7] dim=1",
+    "scatter_add f64[3,4,5] i64[3,4,5] dim=1 extent=3",
+    "scatter_add f64[6,5] i64[6,5] dim=0 extent=4",
+    "cumsum f64[3,4,5] dim=1",
+    "cumsum f64[3,5] dim=1",
+    "flip f64[3,4,5] dims=[0,2]",
+    "flip f64[3,5] dims=[1]",
     "einsum f64[2,3,5] f64[7,5] spec=\"bsk,nk->bsn\"",
     "einsum f64[3,2,5] f64[3,5,4] spec=\"zik,zkj->zij\"",
     "einsum f64[3,5] f64[2,4] spec=\"ik,jl->ijkl\"",
@@ -284,6 +301,22 @@ constexpr const char* kTexts[] = {
     "adafactor f64[6] f64[6] f64[] f64[] f64[] f64[] f64[6] stored=[6] clip_threshold=1.0 weight_decay=0.1",
     "newton_schulz f64[4,2,3] stored=[4,6] steps=2",
     "newton_schulz f64[7,3] stored=[7,3] steps=5",
+    "aten f64[3,5] schema=\"aten::cumsum.default\" args=[\"%0\",\"#0\"] ints=[1] result_dtypes=[f64] result_ranks=[2] "
+    "result_dims=[3,5]",
+    "aten f64[3,4,5] schema=\"aten::cumprod.default\" args=[\"%0\",\"#0\"] ints=[-2] result_dtypes=[f64] "
+    "result_ranks=[3] result_dims=[3,4,5]",
+    "aten f64[3,5] schema=\"aten::sort.default\" args=[\"%0\"] result_dtypes=[f64,i64] result_ranks=[2,2] "
+    "result_dims=[3,5,3,5]",
+    "aten f64[5,3] schema=\"aten::topk.default\" args=[\"%0\",\"#0\",\"#1\"] ints=[2,0] result_dtypes=[f64,i64] "
+    "result_ranks=[2,2] result_dims=[2,3,2,3]",
+    "aten_vjp f64[3,5] f64[3,5] schema=\"aten::cumsum.default\" args=[\"%0\",\"#0\"] ints=[1] result_dtypes=[f64] "
+    "result_ranks=[2] result_dims=[3,5] operands=1 needed=[0] given=[0]",
+    "aten_vjp f64[3,5] f64[3,5] schema=\"aten::cumprod.default\" args=[\"%0\",\"#0\"] ints=[1] result_dtypes=[f64] "
+    "result_ranks=[2] result_dims=[3,5] operands=1 needed=[0] given=[0]",
+    "aten_vjp f64[3,5] f64[3,5] schema=\"aten::sort.default\" args=[\"%0\",\"#0\",\"true\"] ints=[1] "
+    "result_dtypes=[f64,i64] result_ranks=[2,2] result_dims=[3,5,3,5] operands=1 needed=[0] given=[0]",
+    "aten_vjp f64[3,5] f64[3,2] schema=\"aten::topk.default\" args=[\"%0\",\"#0\"] ints=[2] result_dtypes=[f64,i64] "
+    "result_ranks=[2,2] result_dims=[3,2,3,2] operands=1 needed=[0] given=[0]",
     "constant value=1.5 dtype=f64 shape=[3,5]",
     "iota dim=1 dtype=i64 shape=[3,5]",
 };
@@ -295,8 +328,8 @@ std::vector<std::string> OpCaseTexts() {
       texts.push_back(absl::StrCat(op, " ", operands));
     }
   }
-  for (const char* op : {"neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "sin", "cos", "tanh", "sigmoid",
-                         "relu", "silu", "sum_squares", "is_finite"}) {
+  for (const char* op : {"neg", "exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "square", "sin", "cos", "tanh",
+                         "sigmoid", "relu", "silu", "sum_squares", "is_finite"}) {
     texts.push_back(absl::StrCat(op, " f64[3,5]"));
   }
   for (const char* op : {"tanh_grad", "sigmoid_grad", "relu_grad", "silu_grad"}) {
@@ -323,9 +356,10 @@ double IdOfRange(const Node& node, const TensorType& ids, int64_t k, interpreter
 }  // namespace
 
 interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
-  static const std::set<std::string> kPositive = {
-      "log",  "sqrt",  "rsqrt",     "reciprocal",        "div",   "batch_moments",
-      "adam", "adamw", "adafactor", "adafactor_squares", "top_k", "top_k_grad"};
+  static const std::set<std::string> kPositive = {"log",   "log1p",      "pow",       "sqrt",
+                                                  "rsqrt", "reciprocal", "div",       "batch_moments",
+                                                  "adam",  "adamw",      "adafactor", "adafactor_squares",
+                                                  "top_k", "top_k_grad"};
   static const std::set<std::string> kPositional = {"attention",        "attention_continue", "attention_grad",
                                                     "attention_joined", "positions",          "rope_table"};
   const Node& node = op_case.op_node();
@@ -347,6 +381,12 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
           const SequenceOrder order{extent, GetAttr<int64_t>(node.attrs, "zigzag")};
           x = std::min(x, static_cast<double>(order.PositionOf(k % extent)));
         }
+      } else if (type.dtype == DType::kBool) {
+        x = static_cast<double>(random() % 2);
+      } else if (node.op == "gather" || node.op == "scatter_add") {
+        const int64_t dim = GetAttr<int64_t>(node.attrs, "dim");
+        const int64_t extent = GetAttr<int64_t>(node.attrs, "extent", op_case.graph.type(node.operands[0]).dims[dim]);
+        x = type.dtype == DType::kI64 ? static_cast<double>(random() % extent) : normal(random);
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
       } else {

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "kernels/contract/adafactor.h"
+#include "kernels/contract/aten.h"
 #include "kernels/contract/attention.h"
 #include "kernels/contract/channel.h"
 #include "kernels/contract/convolution.h"
@@ -47,6 +48,7 @@ struct Kernels {
   // takes no more than its target says (graph/targets).
   ScratchMemory (&TakeScratch)(int64_t bytes);
   const AdafactorKernels& adafactor;
+  const AtenKernels& aten;
   const AttentionKernels& attention;
   const ChannelKernels& channel;
   const ConvolutionKernels& convolution;

@@ -1,6 +1,7 @@
 #include "kernels/cpu/kernels.h"
 
 #include "kernels/contract/kernels.h"
+#include "kernels/cpu/aten_call.h"
 #include "kernels/cpu/scratch.h"
 
 namespace tacc::kernels::cpu {
@@ -18,6 +19,7 @@ const Kernels kKernels = {
     .device = "CPU",
     .TakeScratch = TakeScratch,
     .adafactor = kAdafactor,
+    .aten = kAten,
     .attention = kAttention,
     .channel = kChannel,
     .convolution = kConvolution,

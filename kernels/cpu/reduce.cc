@@ -144,11 +144,41 @@ void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& 
 void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kSum, x, dims, y); }
 void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kMax, x, dims, y); }
 
+// Rows along a dim: `inner` neighbours of each element lie between it and the next of its row.
+template <typename T>
+void ScatterAddRows(const TensorView& x, const TensorView& ids, int64_t inner, int64_t from, int64_t to,
+                    const TensorView& y) {
+  const int64_t rows = y.size() / to;
+  ParallelFor(rows, 1 + 16384 / (from + to), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t outer = row / inner, offset = row % inner;
+      const T* source = x.as<T>() + outer * from * inner + offset;
+      const int64_t* places = ids.as<int64_t>() + outer * from * inner + offset;
+      T* target = y.as<T>() + outer * to * inner + offset;
+      for (int64_t j = 0; j < to; ++j) target[j * inner] = 0;
+      for (int64_t i = 0; i < from; ++i) {
+        const int64_t place = places[i * inner];
+        if (place >= 0 && place < to) target[place * inner] += source[i * inner];
+      }
+    }
+  });
+}
+
+void ScatterAdd(const TensorView& x, const TensorView& ids, int dim, const TensorView& y) {
+  TACC_KERNEL_CHECK(x.dtype == y.dtype && ids.dtype == DType::kI64 && ids.dims == x.dims);
+  if (y.size() == 0) return;
+  const int64_t inner = x.dims.Product(dim + 1, x.dims.rank());
+  if (y.dtype == DType::kF64) return ScatterAddRows<double>(x, ids, inner, x.dims[dim], y.dims[dim], y);
+  TACC_KERNEL_CHECK(y.dtype == DType::kF32);
+  ScatterAddRows<float>(x, ids, inner, x.dims[dim], y.dims[dim], y);
+}
+
 }  // namespace
 
 const ReduceKernels kReduce = {
     .ReduceSum = ReduceSum,
     .ReduceMax = ReduceMax,
+    .ScatterAdd = ScatterAdd,
 };
 
 }  // namespace tacc::kernels::cpu

@@ -1,6 +1,7 @@
 #include "kernels/cuda/kernels.h"
 
 #include "kernels/contract/kernels.h"
+#include "kernels/cuda/aten_kernels.h"
 #include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {
@@ -18,6 +19,7 @@ const Kernels kKernels = {
     .device = "GPU",
     .TakeScratch = TakeScratch,
     .adafactor = kAdafactor,
+    .aten = kAten,
     .attention = kAttention,
     .channel = kChannel,
     .convolution = kConvolution,

@@ -202,6 +202,35 @@ void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& 
 void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kSum, x, dims, y); }
 void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kMax, x, dims, y); }
 
+template <typename T>
+struct ScatterAddRow {
+  const T* x;
+  const int64_t* ids;
+  T* y;
+  int64_t inner, from, to;
+
+  TACC_DEVICE void operator()(int64_t row) const {
+    const int64_t source = row / inner * from * inner + row % inner, target = row / inner * to * inner + row % inner;
+    for (int64_t j = 0; j < to; ++j) y[target + j * inner] = 0;
+    for (int64_t i = 0; i < from; ++i) {
+      const int64_t place = ids[source + i * inner];
+      if (place >= 0 && place < to) y[target + place * inner] += x[source + i * inner];
+    }
+  }
+};
+
+void ScatterAdd(const TensorView& x, const TensorView& ids, int dim, const TensorView& y) {
+  TACC_KERNEL_CHECK(x.dtype == y.dtype && ids.dtype == DType::kI64 && ids.dims == x.dims);
+  if (y.size() == 0) return;
+  const int64_t inner = x.dims.Product(dim + 1, x.dims.rank()), from = x.dims[dim], to = y.dims[dim];
+  const int64_t rows = y.size() / to;
+  if (y.dtype == DType::kF64) {
+    return ForEach(rows, ScatterAddRow<double>{x.as<double>(), ids.as<int64_t>(), y.as<double>(), inner, from, to});
+  }
+  TACC_KERNEL_CHECK(y.dtype == DType::kF32);
+  ForEach(rows, ScatterAddRow<float>{x.as<float>(), ids.as<int64_t>(), y.as<float>(), inner, from, to});
+}
+
 }  // namespace
 
 int64_t ReduceWorkspaceBytes(const Dims& x, const Dims& dims) {
@@ -212,6 +241,7 @@ int64_t ReduceWorkspaceBytes(const Dims& x, const Dims& dims) {
 const ReduceKernels kReduce = {
     .ReduceSum = ReduceSum,
     .ReduceMax = ReduceMax,
+    .ScatterAdd = ScatterAdd,
 };
 
 }  // namespace tacc::kernels::cuda

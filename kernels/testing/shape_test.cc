@@ -183,5 +183,37 @@ TEST(ReduceMax, NanWins) {
   }
 }
 
+TEST(ScatterAdd, SumsInOrder) {
+  struct Case {
+    Dims x;
+    int dim;
+    int64_t extent;
+  };
+  for (const auto& [dims, dim, extent] : {Case{{3, 70, 5}, 1, 9}, Case{{700, 3}, 0, 4}, Case{{2, 5}, 1, 40},
+                                          Case{{4, 0}, 1, 3}, Case{{0, 4}, 1, 3}, Case{{6}, 0, 1}}) {
+    for (DType dtype : {DType::kF32, DType::kF64}) {
+      const Tensor x = Rounded(Random(dims, 3), dtype);
+      Dims y_dims = dims;
+      y_dims[dim] = extent;
+      // One in eleven names no element.
+      std::vector<double> places(x.values.size());
+      for (size_t i = 0; i < places.size(); ++i) places[i] = i % 11 == 10 ? -1 : static_cast<double>(i * 7 % extent);
+      const Tensor ids(dims, places);
+      Tensor want(y_dims, std::vector<double>(y_dims.Product(), 0));
+      const int64_t inner = dims.Product(dim + 1, dims.rank()), from = dims[dim];
+      for (int64_t i = 0; i < static_cast<int64_t>(places.size()); ++i) {
+        const auto place = static_cast<int64_t>(places[i]);
+        double& sum = want.values[place < 0 ? 0 : (i / (from * inner) * extent + place) * inner + i % inner];
+        if (place < 0) continue;
+        sum = dtype == DType::kF32 ? static_cast<float>(sum) + static_cast<float>(x.values[i]) : sum + x.values[i];
+      }
+      const Buffer in(dtype, x), at(DType::kI64, ids), out(dtype, y_dims);
+      tested.reduce.ScatterAdd(in, at, dim, out);
+      EXPECT_EQ(out.ToTensor().values, want.values);
+      EXPECT_TRUE(out.GuardsIntact());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tacc::kernels

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker/rank/program/bind_aten.h"
 #include "worker/rank/program/bind_image_kernels.h"
 #include "worker/rank/program/bind_optimizer.h"
 #include "worker/rank/program/binding.h"
@@ -83,6 +84,7 @@ absl::StatusOr<Kernel> SwigluJoinedGrad(const Binding& b) {
 }
 
 absl::StatusOr<Kernel> Select(const Binding& b) {
+  if (b.in(0).dims.rank() > 0) return Where(b);
   return Kernel(
       [&k = b.kernels.pointwise, cond = b.in(0), x = b.in(1), z = b.in(2), y = b.out(0)] { k.Select(cond, x, z, y); });
 }
@@ -456,7 +458,7 @@ const std::map<std::string, PrepareKernel>& Table() {
 }
 
 const PrepareKernel* Find(const std::string& op) {
-  for (const auto* table : {&Table(), &ImageKernels(), &OptimizerKernels()}) {
+  for (const auto* table : {&Table(), &AtenKernels(), &ImageKernels(), &OptimizerKernels()}) {
     if (const auto it = table->find(op); it != table->end()) return &it->second;
   }
   return nullptr;
@@ -477,7 +479,7 @@ absl::StatusOr<Kernel> BindKernel(const kernels::Kernels& kernels, const KernelR
 
 std::vector<std::string> BoundOps() {
   std::vector<std::string> names;
-  for (const auto* table : {&Table(), &ImageKernels(), &OptimizerKernels()}) {
+  for (const auto* table : {&Table(), &AtenKernels(), &ImageKernels(), &OptimizerKernels()}) {
     for (const auto& [op, prepare] : *table) names.push_back(op);
   }
   std::sort(names.begin(), names.end());

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -41,6 +44,40 @@ TEST(Kernels, RefusesAnUnknownOp) {
   EXPECT_EQ(kernel.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(kernel.status().message(),
             absl::StrCat("the ", DeviceUnderTest().name, " has no kernel for frobnicate(f32)"));
+}
+
+// The message of an operator of LibTorch that cannot be called: of sort, with other attributes.
+std::string WhyNot(const std::string& schema, const std::vector<std::string>& args) {
+  KernelTrial trial(
+      "aten f32[3,5] schema=\"aten::sort.default\" args=[\"%0\"] result_dtypes=[f32,i64] result_ranks=[2,2] "
+      "result_dims=[3,5,3,5]");
+  graph::Node node = *trial.request().node;
+  node.attrs["schema"] = schema;
+  node.attrs["args"] = args;
+  trial.request().node = &node;
+  const absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(trial.request());
+  if (!kernel.ok()) return std::string(kernel.status().message());
+  try {
+    (*kernel)();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Kernels, SayWhyAnOperatorOfLibTorchCannotBeCalled) {
+  EXPECT_EQ(WhyNot("aten::sort.default", {"%0"}), "");
+  EXPECT_EQ(WhyNot("aten::sorted.default", {"%0"}),
+            "LibTorch has no operator aten::sorted.default; the rank can call those of LibTorch alone");
+  EXPECT_EQ(WhyNot("aten::neg_.default", {"%0"}), "aten::neg_.default changes its operands, which no node may do");
+  EXPECT_EQ(WhyNot("aten::bernoulli.default", {"%0"}),
+            "aten::bernoulli.default draws random numbers; use the op dropout");
+  EXPECT_EQ(WhyNot("aten::topk.default", {"%0"}), "aten::topk.default: the argument k is missing");
+  EXPECT_EQ(WhyNot("aten::sort.default", {"%0", "last"}),
+            "aten::sort.default: argument \"last\"; wanted #N, or the name of a dtype or a format");
+  EXPECT_EQ(WhyNot("aten::neg.default", {"%0"}), "aten::neg.default has 1 results, not 2");
+  EXPECT_EQ(WhyNot("aten::std_mean.default", {"%0"}),
+            "aten::std_mean.default made a tensor of 0 dims and 1 elements; the graph says 2 dims and 15 elements");
 }
 
 TEST(Kernels, TakeTheShardsOffsets) {

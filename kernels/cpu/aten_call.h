@@ -1,0 +1,18 @@
+// LibTorch's operators by name, on any device of LibTorch.
+#ifndef TACC_KERNELS_CPU_ATEN_CALL_H_
+#define TACC_KERNELS_CPU_ATEN_CALL_H_
+
+#include <c10/core/DeviceType.h>
+
+#include "kernels/contract/aten.h"
+
+namespace tacc::kernels::cpu {
+
+// AtenKernels::PrepareAten for tensors on the current device of that type.
+absl::StatusOr<std::shared_ptr<const AtenKernel>> PrepareAtenOn(c10::DeviceType device, const AtenCall& call);
+
+extern const AtenKernels kAten;
+
+}  // namespace tacc::kernels::cpu
+
+#endif  // TACC_KERNELS_CPU_ATEN_CALL_H_
