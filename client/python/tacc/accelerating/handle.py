@@ -38,6 +38,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         optimizer.step()
 
     Attributes of the module are its too. Its parameters are the module's: they stay as they were until `sync`.
+
+    Args:
+        module: The model.
+        options: As given to `tacc.accelerate`.
+        optimizer: As there.
+        loss: As there.
     """
 
     def __init__(self, module: torch.nn.Module, options: Options, optimizer: torch.optim.Optimizer | None, loss: Callable[[Any, Any], torch.Tensor] | None):
@@ -360,22 +366,40 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         return self._norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of this step."""
+        """Forgets the gradients of this step.
+
+        Args:
+            set_to_none: Either way there are none.
+        """
         if self._session is not None:
             self._guarded(self._steps.zero)
 
     # --- Weights --------------------------------------------------------------------------------------------------------
 
     def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
-        """The module's, for an optimizer."""
+        """The module's, for an optimizer.
+
+        Args:
+            recurse: As of torch.nn.Module.
+        """
         yield from self.module.parameters(recurse)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """The module's."""
+        """The module's.
+
+        Args:
+            args: As of torch.nn.Module.
+            kwargs: As of torch.nn.Module.
+        """
         yield from self.module.named_parameters(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The weights as they are now, by the names that the module has."""
+        """The weights as they are now, by the names that the module has.
+
+        Args:
+            args: As of torch.nn.Module; without effect.
+            kwargs: The same.
+        """
         own: dict[str, Any] = self.module.state_dict()
         if self._session is None:
             return own
