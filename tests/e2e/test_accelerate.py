@@ -273,6 +273,50 @@ def test_a_loss_that_the_loop_computes(config):
         ta.sync()
 
 
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+def test_a_language_model_of_transformers(config, tmp_path):
+    """With fused projections, which the ranks keep as weights of their own, a head that is the embedding, and padded texts."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    settings = GPT2Config(vocab_size=61, n_positions=16, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                          initializer_range=0.2, bos_token_id=0, eos_token_id=0)
+    random = torch.Generator().manual_seed(11)
+    data = []
+    for _ in range(STEPS):
+        ids = torch.randint(1, 61, (SAMPLES, 12), generator=random)
+        mask = (torch.arange(12)[None] < torch.randint(5, 13, (SAMPLES, 1), generator=random)).long()
+        data.append({"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)})
+
+    def loop(model: Any) -> list[float]:
+        # The bias of keys changes no softmax: its gradient is nothing but rounding, which AdamW would make steps of.
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        losses = []
+        for batch in data:
+            loss = model(**batch).loss
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    torch.manual_seed(5)
+    plain, module = GPT2LMHeadModel(settings), GPT2LMHeadModel(settings)
+    module.load_state_dict(plain.state_dict())
+    want = loop(plain)
+    with tacc.accelerate(module, config=config) as model:
+        expect_same(want, loop(model), plain, model)
+        assert model.config.n_layer == 2
+        model.save_pretrained(tmp_path / "saved")
+        weights = model.state_dict()
+        model.load_state_dict({name: value * 0 for name, value in weights.items()})
+        assert not model.state_dict()["transformer.h.0.attn.c_attn.weight"].any()
+        model.load_state_dict(weights)
+        assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    saved = GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+    assert all(torch.equal(value, weights[name]) for name, value in saved.state_dict().items())
+
+
 def test_a_loss_that_is_given():
     def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
         return functional.cross_entropy(outputs, batch[1])
@@ -580,6 +624,42 @@ def test_optimizers_that_a_job_has_not():
     with pytest.raises(tacc.InputError, match="several optimizers have the model's parameters"):
         tacc.accelerate(module, config=ONE)(**batches(1)[0])
     del optimizers
+
+
+def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():
+    model = tacc.accelerate(made(Classifier), config=ONE, keep_seconds=2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**batches(1)[0]).loss.backward()
+    optimizer.step()
+    job, weights = model.job, model.state_dict()
+    model.detach()
+    with tacc.Session(job) as session:  # As another process would.
+        assert session.step_number == 1
+        np.testing.assert_array_equal(session.read(["weights/head.weight"])["weights/head.weight"], weights["head.weight"].numpy())
+    with pytest.raises(tacc.JobCancelledError):
+        job.wait(60, progress=False)
+    assert "no client has come for 2 seconds" in job.status().reason and job.status().last_checkpoint.step == 1
+    with pytest.raises(tacc.TaccError, match="the model is closed"):
+        model(**batches(1)[0])
+
+
+def test_what_accelerate_cannot_do(monkeypatch):
+    with pytest.raises(tacc.InputError, match="mean_over='all'; wanted \"step\" or \"micro_batch\""):
+        tacc.accelerate(made(Classifier), mean_over="all")
+    module = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.1), nn.Linear(16, 5))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(tacc.InputError, match=r"computes otherwise in training than in evaluation \(1\): give its loss to tacc.accelerate"):
+        tacc.accelerate(module, config=ONE)(pairs(1)[0][0])
+    module = made(Classifier)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(tacc.InputError, match="config has the section model or data"):
+        tacc.accelerate(module, config={**ONE, "data": {"path": "data"}})(**batches(1)[0])
+    with pytest.raises(tacc.InvalidJobError, match="adam_beta3"):
+        tacc.accelerate(module, config={**ONE, "train": {"adam_beta3": 1}})(**batches(1)[0])
+    monkeypatch.setattr("tacc.calls.is_of_this_machine", lambda coordinator: False)
+    with pytest.raises(tacc.InputError, match="is not of this machine: give cache_dir=, a folder that its workers see under the same path"):
+        tacc.accelerate(module, config=ONE)(**batches(1)[0])
+    del optimizer
 
 
 def test_weights_lie_once_on_this_machine(tmp_path):

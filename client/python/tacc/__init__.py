@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 from tacc.version import __version__
 
 if TYPE_CHECKING:
-    from tacc import amp, dist
     from tacc.accelerating import accelerate
-    from tacc.accelerating.handle import AcceleratedModel
-    from tacc.accelerating.outputs import ModelOutputs
+    from tacc.accelerating import amp as amp
+    from tacc.accelerating import dist as dist
+    from tacc.accelerating.handle import AcceleratedModel as AcceleratedModel
+    from tacc.accelerating.outputs import ModelOutputs as ModelOutputs
     from tacc.accelerating.scripts import lazy_device, mark_step, sync
     from tacc.aio import AsyncClient, AsyncJob
     from tacc.client import Client, Job
@@ -153,11 +154,11 @@ _HOME = {
     "prepare": "prepare_data",
     "sync": "accelerating.scripts",
 }
-_MODULES = ("amp", "dist")
+_MODULES = ("amp", "dist")  # of accelerating
+_NEED_TORCH = {"AcceleratedModel", "ModelOutputs"}  # not listed: who looks at all names need not have it
 
 __all__ = [
     "__version__",
-    "AcceleratedModel",
     "AnswerTimeoutError",
     "AsyncClient",
     "AsyncJob",
@@ -204,7 +205,6 @@ __all__ = [
     "MemoryConfig",
     "MicroBatchResult",
     "ModelConfig",
-    "ModelOutputs",
     "PPConfig",
     "Plan",
     "PreparedData",
@@ -226,9 +226,7 @@ __all__ = [
     "VersionError",
     "Worker",
     "accelerate",
-    "amp",
     "compare",
-    "dist",
     "export_model",
     "fit",
     "lazy_device",
@@ -242,7 +240,7 @@ if not TYPE_CHECKING:  # Which would let the package have any name.
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            return importlib.import_module(f"tacc.{name}")
+            return importlib.import_module(f"tacc.accelerating.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'tacc' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
@@ -251,4 +249,4 @@ if not TYPE_CHECKING:  # Which would let the package have any name.
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, *_MODULES])
+    return sorted([*globals(), *(name for name in _HOME if name not in _NEED_TORCH), *_MODULES])

@@ -23,7 +23,7 @@ from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors,
 from tacc.accelerating.states import as_tensor, assembled, named_states
 from tacc.accelerating.steps import MicroBatch, Steps
 from tacc.accelerating.store import default_folder, write_states
-from tacc.client import Client, Job
+from tacc.client import Job
 from tacc.errors import InputError, TaccError
 from tacc.live.session import Session, SessionRestartedError, StepResult
 
@@ -38,6 +38,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         optimizer.step()
 
     Attributes of the module are its too. Its parameters are the module's: they stay as they were until `sync`.
+
+    Args:
+        module: The model.
+        options: As given to `tacc.accelerate`.
+        optimizer: As there.
+        loss: As there.
     """
 
     def __init__(self, module: torch.nn.Module, options: Options, optimizer: torch.optim.Optimizer | None, loss: Callable[[Any, Any], torch.Tensor] | None):
@@ -46,7 +52,6 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._options = options
         self._optimizer = optimizer
         self._loss = loss
-        self._client: Client | None = None
         self._job: Job | None = None
         self._session: Session | None = None
         self._ended_path = ""
@@ -120,7 +125,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
         groups = Groups(optimizer, by_id, set(model.graph.description.parameters))
         batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
-        self._client, self._job, self._session = start(self.module, model, groups, batches.size, self._options)
+        self._job, self._session = start(self.module, model, groups, batches.size, self._options)
         self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
         self._steps = Steps(self._session)
         self.num_rewinds = 1 if self._session.step_number > 0 else 0
@@ -172,9 +177,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
                 session.finish()
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
-            session.close()
-            if self._client is not None and self._client is not self._options.client:
-                self._client.close()
+            session.close()  # The client stays: it is the job's.
 
     @property
     def exported_path(self) -> str:
@@ -360,22 +363,40 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         return self._norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of this step."""
+        """Forgets the gradients of this step.
+
+        Args:
+            set_to_none: Either way there are none.
+        """
         if self._session is not None:
             self._guarded(self._steps.zero)
 
     # --- Weights --------------------------------------------------------------------------------------------------------
 
     def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
-        """The module's, for an optimizer."""
+        """The module's, for an optimizer.
+
+        Args:
+            recurse: As of torch.nn.Module.
+        """
         yield from self.module.parameters(recurse)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """The module's."""
+        """The module's.
+
+        Args:
+            args: As of torch.nn.Module.
+            kwargs: As of torch.nn.Module.
+        """
         yield from self.module.named_parameters(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The weights as they are now, by the names that the module has."""
+        """The weights as they are now, by the names that the module has.
+
+        Args:
+            args: As of torch.nn.Module; without effect.
+            kwargs: The same.
+        """
         own: dict[str, Any] = self.module.state_dict()
         if self._session is None:
             return own
