@@ -47,6 +47,13 @@ class SequenceCheck {
       const std::vector<Order>& orders = orders_[node.operands[i]];
       for (size_t d = 0; d < orders.size(); ++d) {
         const int f = rule.in[i][d];
+        // Not split: the result depends on the order along the dim, but where dims are merged.
+        if (f == Rule::kNone && orders[d] == Order::kSequence && node.op != "reshape") {
+          return absl::InvalidArgumentError(
+              absl::StrCat(node.op.name(), " at ", node.module.empty() ? "the top level" : node.module, ": dim ", d,
+                           " of %", graph_.values[node.operands[i]].name,
+                           " is the sequence, which context parallelism holds in another order"));
+        }
         if (f == Rule::kNone || orders[d] == Order::kAny) continue;
         in_operands[f] = 1;
         if (factors[f] != Order::kAny && factors[f] != orders[d]) {
