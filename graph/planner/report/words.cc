@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/ops/op.h"
+#include "graph/ops/target.h"
 #include "graph/planner/prediction_range.h"
 
 namespace tacc::graph {
@@ -190,6 +194,41 @@ std::string TimeInWords(const Finalist& finalist) {
   return absl::StrCat(text, ".");
 }
 
+// Of the nodes that are operators of LibTorch: which they are, and their parts of the time and of the memory. Empty
+// where there are none.
+std::string LibTorchInWords(const Finalist& finalist) {
+  const int stage = finalist.slowest_stage();
+  const Program& program = finalist.stages[stage];
+  const OpTable ops;
+  std::map<std::string, int64_t> operators;
+  double seconds = 0;
+  int64_t results = 0, scratch = 0;
+  std::set<std::string> seen;
+  for (const Call& call : program.step) {
+    const Graph& graph = *program.FindGraph(call.graph);
+    const bool is_first = seen.insert(call.graph).second;
+    for (const Node& node : graph.nodes) {
+      if (node.op != "aten" && node.op != "aten_vjp") continue;
+      seconds += finalist.times(stage, graph, node).seconds;
+      if (!is_first) continue;
+      if (node.op == "aten") ++operators[GetAttr<std::string>(node.attrs, "schema")];
+      const OpCall sizes = CallOf(graph, node);
+      for (const TensorType& type : sizes.results) results += type.bytes();
+      scratch = std::max(scratch, WorkspaceBytes(*ops.Find(node.op), sizes, Target(), Parts::kInARow));
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [schema, count] : operators) {
+    names.push_back(count == 1 ? schema : absl::StrCat(schema, " (", count, " times)"));
+  }
+  if (names.empty()) return "";
+  return absl::StrCat(
+      "LibTorch computes ", absl::StrJoin(names, ", "), ", for which the graph has no op (aten): about ",
+      Percent(seconds / finalist.simulation.step_seconds), " of the step, results of ",
+      BytesText(static_cast<double>(results)), " and scratch memory of ", BytesText(static_cast<double>(scratch)),
+      ", which is an estimate. Each rank computes them whole, but for rows of a sort or a running sum.");
+}
+
 }  // namespace
 
 std::vector<MemoryKind> MemoryKinds(const Candidate& candidate) {
@@ -306,6 +345,8 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
   if (std::string layout = LayoutInWords(finalist); !layout.empty()) words.push_back(std::move(layout));
   words.push_back(MemoryInWords(finalist));
   words.push_back(TimeInWords(finalist));
+  if (std::string of_libtorch = LibTorchInWords(finalist); !of_libtorch.empty())
+    words.push_back(std::move(of_libtorch));
   return words;
 }
 
