@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from tacc.exporting.coverage import coverage_of
 from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, text
-from tacc.exporting.forward import ForwardWithLoss, Loss, without_cache
+from tacc.exporting.forward import ForwardWithLoss, Loss, with_batched_experts, without_cache
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
 from tacc.exporting.losses import sum_and_count
@@ -38,7 +39,7 @@ _PREFIX = "model"  # of paths of modules: ForwardWithLoss calls it so
 
 
 def export(
-    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None, tokens: str | None, allow_unsupported: bool
+    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None, tokens: str | None
 ) -> Exported:
     """See `tacc.export_model`."""
     folder = Path(folder)
@@ -49,10 +50,10 @@ def export(
     names = {} if tokens is None else {tokens: "tokens", "targets": "targets"}
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
-    with without_cache(model):
+    with without_cache(model), with_batched_experts(model):
         made = _export(model, batch, loss, notes, is_tokens=tokens is not None)
-    if made.lowering.unmapped and not allow_unsupported:
-        raise UnsupportedOpsError(made.lowering.unmapped)
+    if made.lowering.refused:
+        raise UnsupportedOpsError(made.lowering.refused)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / GRAPH).write_text(made.lowering.text(), encoding="utf-8")
     write_safetensors(folder / WEIGHTS, made.tensors)
@@ -225,6 +226,10 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
     in_graph = set(made.tensors)
     if unused := [name for name, _ in model.named_parameters() if name not in in_graph]:
         notes.append(f"the graph leaves out {', '.join(unused)}: nothing that the model returns depends on them")
+    if of_libtorch := made.lowering.unmapped:
+        names = Counter(op.op for op in of_libtorch)
+        listed = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in sorted(names.items()))
+        notes.append(f"LibTorch computes {listed}, which the graph has no op for: as a rule whole on every rank, however the batch is split")
     any_batch, any_length = (any(s in i.dims for i in made.inputs) for s in ("B", "S"))
     if not any_batch:
         notes.append(f"a micro-batch has always {len(next(iter(example.for_tracing().values())))} samples, the same on all ranks")

@@ -54,7 +54,29 @@ def mm(g: Lowering, x: Value, y: Value) -> Value:
 
 @row("aten.bmm.default")
 def bmm(g: Lowering, x: Value, y: Value) -> Value:
+    for chosen, rows, is_transposed in ((x, y, False), (y, x, True)):
+        if (found := _chosen_matrices(chosen)) is not None and rows.dims[1 if is_transposed else 2] == 1:
+            return _expert_product(g, rows, *found, is_transposed=is_transposed)
     return g.matmul(x, y)
+
+
+def _chosen_matrices(x: Value) -> tuple[Value, Value] | None:
+    """Matrices [E,M,N] and ids [S] of which x [S,M,N] is the one for each row: rows/indexing.py makes it so."""
+    looked_up = x.node.operands[0] if x.node.op == "reshape" else None
+    if looked_up is None or looked_up.node.op != "embedding" or looked_up.rank != 2 or x.rank != 3:
+        return None
+    table, ids = looked_up.node.operands
+    matrices = table.node.operands[0] if table.node.op == "reshape" else None
+    return (matrices, ids) if matrices is not None and matrices.dims[1:] == x.dims[1:] and matrices.rank == 3 else None
+
+
+def _expert_product(g: Lowering, rows: Value, matrices: Value, ids: Value, *, is_transposed: bool) -> Value:
+    """Of each row the product with its matrix; with `is_transposed`, those are [E,in,out]."""
+    slots = g.reshape(ids, [ids.dims[0], 1])
+    x = g.reshape(rows, [rows.dims[0], matrices.dims[1 if is_transposed else 2]])
+    dims = [ids.dims[0], 1, matrices.dims[2 if is_transposed else 1]]
+    attrs: dict[str, Any] = {"transposed": True} if is_transposed else {}
+    return g.reshape(g.one("expert_matmul", [x, slots, matrices], "f32", dims, num_experts=matrices.dims[0], **attrs), g.dims)
 
 
 @row("aten.baddbmm.default")
@@ -81,7 +103,7 @@ def einsum(g: Lowering, spec: str, operands: list[Value], **_: Any) -> Value:
         raise NoRowError(f'einsum "{spec}"')
     left, result = spec.split("->")
     a, b = left.split(",")
-    if any(len(set(part)) != len(part) for part in (a, b, result)) or set(a) ^ set(b) - set(result):
+    if any(len(set(part)) != len(part) for part in (a, b, result)) or (set(a) ^ set(b)) - set(result):
         raise NoRowError(f'einsum "{spec}"')
     return g.einsum(spec, *operands)
 
