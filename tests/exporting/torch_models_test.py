@@ -190,6 +190,23 @@ def test_dropout_is_the_graphs(tmp_path: Path):
     assert [i.name for i in exported.inputs] == ["input", "input1"]
 
 
+class DropsWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return {"loss": F.linear(x, F.dropout(self.head.weight, 0.5)).mean()}
+
+
+def test_dropout_of_a_weight_is_the_same_for_all_samples(tmp_path: Path):
+    tacc.export_model(filled(DropsWeights()), {"x": torch.ones(3, 4)}, tmp_path)
+    text = (tmp_path / "model.graph").read_text()
+    assert "%constant = constant dtype=i64 shape=[1] value=0.0 : i64[1]" in text
+    assert "%dropout = dropout %reshape, %step, %constant " in text
+    assert 'input "sample"' not in text
+
+
 class Branches(nn.Module):
     def __init__(self):
         super().__init__()

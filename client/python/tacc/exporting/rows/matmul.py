@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tacc.exporting.extents import product
+import sympy
+
+from tacc.exporting.extents import BATCH, SEQUENCE, Extent, product
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.table import NoRowError, row
@@ -72,11 +74,23 @@ def _chosen_matrices(x: Value) -> tuple[Value, Value] | None:
 
 def _expert_product(g: Lowering, rows: Value, matrices: Value, ids: Value, *, is_transposed: bool) -> Value:
     """Of each row the product with its matrix; with `is_transposed`, those are [E,in,out]."""
-    slots = g.reshape(ids, [ids.dims[0], 1])
-    x = g.reshape(rows, [rows.dims[0], matrices.dims[1 if is_transposed else 2]])
-    dims = [ids.dims[0], 1, matrices.dims[2 if is_transposed else 1]]
+    into, out = matrices.dims[1:] if is_transposed else matrices.dims[:0:-1]
+    slots = _slots(ids.dims[0])
+    x = g.reshape(rows, [rows.dims[0], into])
+    repeated = x.node.operands[0] if x.node.op == "reshape" else x
+    if repeated.node.op == "broadcast" and repeated.dims[1:] == (slots[-1], into) and repeated.node.attrs["dims"] == [0, 2]:
+        x = g.reshape(repeated.node.operands[0], [*slots[:-1], into])  # a row a token
+    else:
+        x = g.reshape(x, [*slots, into])
     attrs: dict[str, Any] = {"transposed": True} if is_transposed else {}
-    return g.reshape(g.one("expert_matmul", [x, slots, matrices], "f32", dims, num_experts=matrices.dims[0], **attrs), g.dims)
+    operands = [x, g.reshape(ids, slots), matrices]
+    return g.reshape(g.one("expert_matmul", operands, "f32", [*slots, out], num_experts=matrices.dims[0], **attrs), g.dims)
+
+
+def _slots(count: Extent) -> list[Extent]:
+    """Dims of the slots of all tokens: samples, tokens and a token's slots, which layouts can split, where they are so many."""
+    each = sympy.expand(count / (BATCH * SEQUENCE))
+    return [BATCH, SEQUENCE, int(each)] if each.is_Integer else [count, 1]
 
 
 @row("aten.baddbmm.default")
