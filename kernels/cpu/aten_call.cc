@@ -1,6 +1,7 @@
 // The one file that includes LibTorch's dispatcher and autograd, which take long to compile.
 #include "kernels/cpu/aten_call.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
@@ -145,6 +146,22 @@ class Arguments {
   c10::DeviceType device_;
 };
 
+// While it lives, LibTorch takes deterministic algorithms where it has them; and no others where it was told so before.
+class Deterministic {
+ public:
+  Deterministic() : was_set_(at::globalContext().deterministicAlgorithms()) {
+    if (!was_set_) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
+  ~Deterministic() {
+    if (!was_set_) at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
+  }
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  const bool was_set_;
+};
+
 class Kernel : public AtenKernel {
  public:
   Kernel(AtenCall call, c10::OperatorHandle op, c10::DeviceType device)
@@ -172,6 +189,7 @@ class Kernel : public AtenKernel {
       std::vector<IValue> stack = Stack(tensors);
       return op_.callBoxed(&stack);
     }
+    const Deterministic deterministic;
     const std::vector<at::Tensor> made = Call({Operands(in), {}});
     if (made.size() != out.size())
       throw std::runtime_error(absl::StrCat(call_.schema, " has ", made.size(), " results, not ", out.size()));
@@ -180,6 +198,7 @@ class Kernel : public AtenKernel {
 
   void RunDerivative(const AtenDerivative& derivative, const std::vector<TensorView>& in,
                      const std::vector<TensorView>& cotangents, const std::vector<TensorView>& out) const override {
+    const Deterministic deterministic;
     const at::AutoGradMode with_grad(true);
     std::vector<at::Tensor> operands = Operands(in);
     std::vector<at::Tensor> sources, results, seeds;

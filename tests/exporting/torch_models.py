@@ -152,6 +152,91 @@ def _stopped() -> TorchModel:
     return TorchModel(filled(Stopped()), {"x": torch.randn(BATCH, 6, generator=generator), "y": torch.randn(BATCH, generator=generator)})
 
 
+class Recurrent(nn.Module):
+    """A recurrent network over tokens, of two layers."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.layers = getattr(nn, kind)(16, 24, 2, batch_first=True)
+        self.head = nn.Linear(24, VOCABULARY)
+
+    def forward(self, tokens, labels):
+        states, _ = self.layers(self.embedding(tokens))
+        logits = self.head(states)
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+class Indexed(nn.Module):
+    """Comparisons, choices and elements by index: a spelling of each that models have."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 12)
+        self.offsets = nn.Parameter(torch.zeros(4, 12))
+        self.head = nn.Linear(12, 5)
+        self.register_buffer("order", torch.tensor([11, 2, -1, 4, 0, 3]))
+
+    def forward(self, tokens, labels):
+        x = self.embedding(tokens)
+        position = (tokens > 9).long().cumsum(1) - 1
+        x = x + self.offsets[position.clamp(0, 3)] + x.cumsum(1) / 10
+        largest, places = x.topk(3, dim=-1)
+        x = x.scatter(-1, places, 0.5) + x.flip(1) * (x.abs() >= 0.3)
+        x = torch.where(tokens[..., None] % 2 == 0, x, x.abs() ** 1.5) + largest.sum(-1, keepdim=True)
+        x[:, 1:] = x[:, 1:] + x[:, :-1].clone()
+        rows = torch.arange(x.shape[0])
+        last = x[rows, (tokens != 7).long().sum(-1) - 1] * F.one_hot(labels, 12)
+        seen = ((tokens < 20) | ~(tokens >= 40)) & (tokens != 3)
+        x = x.masked_fill(~seen[..., None], -1.0).amax(1) + F.softplus(last)
+        x = x + torch.zeros_like(x).index_add(1, self.order % 12, x[:, self.order]) + x.gather(1, x.argsort(1))
+        logits = self.head(x)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+class Weighed(nn.Module):
+    """A classifier whose loss weighs classes, smooths labels, or leaves out a class."""
+
+    def __init__(self, **options: Any):
+        super().__init__()
+        self.head = nn.Linear(6, 5)
+        self.register_buffer("weight", torch.tensor([0.5, 1.0, 2.0, 1.5, 0.25]) if options.pop("weigh", False) else None)
+        self.options = options
+
+    def forward(self, x, labels):
+        logits = self.head(x)
+        return {"loss": F.cross_entropy(logits, labels, weight=self.weight, **self.options), "logits": logits}
+
+
+def _mixture(class_name: str, config_name: str, **config: Any) -> TorchModel:
+    """Of experts, which run as the loop over them that defines them: PyTorch's grouped products know no float64."""
+    module = _hf(class_name, config_name, **config)
+    module.config._experts_implementation = "eager"
+    return _language_model(module)
+
+
+def _recurrent(kind: str) -> TorchModel:
+    return TorchModel(filled(Recurrent(kind)), {"tokens": ids(), "labels": ids(2)})
+
+
+def _weighed(**options: Any) -> TorchModel:
+    generator = torch.Generator().manual_seed(3)
+    batch = {"x": torch.randn(BATCH, 6, generator=generator), "labels": torch.tensor([4, 2, 0])}
+    return TorchModel(filled(Weighed(**options)), batch)
+
+
+def _t5() -> TorchModel:
+    config = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0)
+    return _language_model(_hf("T5ForConditionalGeneration", "T5Config", "eager", vocab_size=VOCABULARY, **config))
+
+
+def _deepseek() -> TorchModel:
+    """Latent attention, and experts that are chosen of groups."""
+    latent = dict(kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)
+    experts = dict(moe_intermediate_size=24, n_routed_experts=8, num_experts_per_tok=2, n_group=2, topk_group=1, first_k_dense_replace=1)
+    return _mixture("DeepseekV3ForCausalLM", "DeepseekV3Config", **{**_DECODER, "num_key_value_heads": 4}, **latent, **experts)
+
+
 MODELS: dict[str, Callable[[], TorchModel]] = {
     "gpt2": lambda: _language_model(_hf("GPT2LMHeadModel", "GPT2Config", **_GPT2)),
     "llama": lambda: _language_model(_hf("LlamaForCausalLM", "LlamaConfig", **_DECODER)),
@@ -168,4 +253,15 @@ MODELS: dict[str, Callable[[], TorchModel]] = {
     "nn.Transformer": lambda: TorchModel(filled(Translator()), {"source": ids(), "target": ids(2), "labels": ids(3)}),
     "table with padding": _table_with_padding,
     "stopped gradients": _stopped,
+    "t5": _t5,
+    "mamba": lambda: _language_model(_hf("MambaForCausalLM", "MambaConfig", "eager", vocab_size=VOCABULARY, hidden_size=32, state_size=8, num_hidden_layers=2)),
+    "mixtral": lambda: _mixture("MixtralForCausalLM", "MixtralConfig", num_local_experts=4, num_experts_per_tok=2, **_DECODER),
+    "deepseek v3": _deepseek,
+    "rnn": lambda: _recurrent("RNN"),
+    "lstm": lambda: _recurrent("LSTM"),
+    "gru": lambda: _recurrent("GRU"),
+    "indexed": lambda: TorchModel(filled(Indexed()), {"tokens": ids(), "labels": torch.tensor([4, 2, 0])}),
+    "class weights": lambda: _weighed(weigh=True),
+    "smoothed labels": lambda: _weighed(weigh=True, label_smoothing=0.1),
+    "a class is ignored": lambda: _weighed(ignore_index=2),
 }

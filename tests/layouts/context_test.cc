@@ -257,6 +257,26 @@ TEST(Context, RefusesWhatKeepsItsOwnOrder) {
             "than it; make what depends on positions from the op `positions`");
 }
 
+// A running sum over tokens in the ring's order is another one.
+TEST(Context, RefusesWhatWorksAlongTheSequence) {
+  const OpTable ops;
+  for (const auto& [node, message] : {std::pair{"cumsum %x dim=1 : f32[2,8]",
+                                                "cumsum at mixer: dim 1 of %x is the sequence, which context "
+                                                "parallelism holds in another order"},
+                                      {"slice %x dim=1 start=1 limit=8 : f32[2,7]",
+                                       "slice at mixer: dim 1 of %x is the sequence, which context "
+                                       "parallelism holds in another order"},
+                                      {"cumsum %x dim=0 : f32[2,8]", ""},
+                                      {"reshape %x shape=[16] : f32[16]", ""}}) {
+    const std::string text = absl::StrCat("tacc.graph 1\n%x = input \"x\" : f32[2,8]\n%y = ", node, " @mixer\n");
+    auto graph = ParseGraph(text, {});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    Program program;
+    program.graphs = {*graph};
+    EXPECT_EQ(OrderSequence(program, ops, 2).status().message(), message) << node;
+  }
+}
+
 // Bytes of keys and values of one layer on one rank: f32 [B, S / ranks, 2 heads, 2] each.
 int64_t KeyValueBytes(int64_t ranks) { return 2 * kBatch * (kSeq / ranks) * 2 * 2 * 4; }
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[^\s,=]+|,|=')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:"(?:[^"\\]|\\.)*"|[^\]"])*\]|[^\s,=]+|,|=')
+_ITEM = re.compile(r'"(?:[^"\\]|\\.)*"|[^,]+')
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Node:
 
 def _value(text: str):
     if text.startswith("["):
-        return [_value(item) for item in text[1:-1].split(",") if item]
+        return [_value(item) for item in _ITEM.findall(text[1:-1])]
     if text.startswith('"'):
         return text[1:-1]
     for kind in (int, float):
@@ -71,6 +72,40 @@ def parse(text: str) -> list[Node]:
         node.dims = [[int(d) for d in dims.split(",") if d] for dims in re.findall(r"\w+\[([^\]]*)\]", types)]
         nodes.append(node)
     return nodes
+
+
+def _aten_argument(text: str, operands: list[torch.Tensor], ints: list[int]):
+    """As graph/ops/torch/aten.cc writes it."""
+    if text.startswith("["):
+        depth, items = 0, [""]
+        for c in text[1:-1]:
+            depth += {"[": 1, "]": -1}.get(c, 0)
+            if c == "," and depth == 0:
+                items.append("")
+            else:
+                items[-1] += c
+        return [_aten_argument(item, operands, ints) for item in items if item]
+    if text.startswith("%"):
+        return operands[int(text[1:])]
+    if text.startswith("#"):
+        return ints[int(text[1:])]
+    if text in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text]
+    try:
+        return float(text)
+    except ValueError:
+        return getattr(torch, text, text)
+
+
+def _aten(node: Node, operands: list[torch.Tensor]):
+    name, _, overload = node.attrs["schema"].removeprefix("aten::").partition(".")
+    op = getattr(getattr(torch.ops.aten, name), overload)
+    given = [_aten_argument(str(text), operands, node.attrs.get("ints", [])) for text in node.attrs["args"]]
+    arguments = op._schema.arguments
+    positional = [v for v, argument in zip(given, arguments) if not argument.kwarg_only]
+    keywords = {argument.name: v for v, argument in zip(given, arguments) if argument.kwarg_only}
+    made = op(*positional, **keywords)
+    return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
 def _aligned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -142,8 +177,8 @@ def _expert_matmul(node: Node, x: torch.Tensor, ids: torch.Tensor, w: torch.Tens
         w = w.transpose(1, 2)
     if x.dim() == ids.dim():  # a row a token
         x = x.unsqueeze(-2).expand(*ids.shape, -1)
-    y = torch.einsum("bskmn,bskn->bskm", w[ids], x)
-    return [y.sum(2) if node.attrs.get("sum_slots", False) else y]
+    y = torch.einsum("...mn,...n->...m", w[ids], x)
+    return [y.sum(-2) if node.attrs.get("sum_slots", False) else y]
 
 
 def _top_k(node: Node, p: torch.Tensor, choice: torch.Tensor | None = None):
@@ -252,6 +287,25 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
         case "broadcast":
             kept = [extent if dim in a["dims"] else 1 for dim, extent in enumerate(a["shape"])]
             return [x[0].reshape(kept).expand(a["shape"])]
+        case "log1p":
+            return [x[0].log1p()]
+        case "pow":
+            return [x[0] ** a["exponent"]]
+        case "compare":
+            return [getattr(torch, a["comparison"])(*x)]
+        case "select":
+            return [torch.where(x[0] != 0, x[1], x[2])]
+        case "gather":
+            return [x[0].gather(a["dim"], x[1])]
+        case "scatter_add":
+            shape = [a["extent"] if d == a["dim"] else extent for d, extent in enumerate(x[0].shape)]
+            return [x[0].new_zeros(shape).scatter_add(a["dim"], x[1], x[0])]
+        case "cumsum":
+            return [x[0].cumsum(a["dim"])]
+        case "flip":
+            return [x[0].flip(a["dims"])]
+        case "aten":
+            return _aten(node, x)
         case "clamp":
             return [x[0].clamp(a["min"], a["max"])]
         case "reshape":

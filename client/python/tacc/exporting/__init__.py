@@ -17,7 +17,7 @@ __all__ = ["Coverage", "ExportError", "Exported", "GraphInput", "Unmapped", "Uns
 
 
 def export_model(
-    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None = None, tokens: str | None = None, allow_unsupported: bool = False
+    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None = None, tokens: str | None = None
 ) -> Exported:
     """Writes the model as a graph: `model.graph` in the text form, and its weights, `model.safetensors`.
 
@@ -32,7 +32,6 @@ def export_model(
             transformers do that are given `labels`. With it, what the model's forward does not take goes to the loss alone.
         tokens: For a model that trains from token data folders (`data.path`): the name of the argument that takes the ids of tokens.
             The graph's inputs are `tokens` and `targets` then, and its loss that of the next token, from the model's `logits`.
-        allow_unsupported: Write the graph also if it has ops that cannot be trained yet, as nodes `aten`.
 
     Returns:
         What was made.
@@ -49,4 +48,4 @@ def export_model(
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.export_model: {said}", name=error.name) from error
-    return export(model, example, folder, loss=loss, tokens=tokens, allow_unsupported=allow_unsupported)
+    return export(model, example, folder, loss=loss, tokens=tokens)

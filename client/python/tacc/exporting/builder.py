@@ -12,6 +12,9 @@ from tacc.exporting.graph_text import FLOATING, Graph, Node, Value, Word
 INTEGERS = {"i32": 31, "i64": 63}  # their bits without the sign
 
 
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
 class Builder(Graph):
     """A graph with a method for each op that the exporter uses."""
 
@@ -107,12 +110,37 @@ class Builder(Graph):
         a, b = self.cast(a, dtype), self.cast(b, dtype)
         if op in ("add", "mul", "maximum", "minimum") and a.dims != dims and b.dims == dims:
             a, b = b, a
-        a = self.broadcast(a, dims)
+        return self.one(op, [self.broadcast(a, dims), self._repeated_by_op(b, dims)], dtype, dims)
+
+    def _repeated_by_op(self, b: Value, dims: tuple[Extent, ...]) -> Value:
+        """b without the leading dims over which an op repeats it; with all of `dims` where it would be repeated over others."""
         short = list(b.dims)
         while len(short) > 0 and len(short) <= len(dims) and short[0] == 1 and dims[len(dims) - len(short)] != 1:
             short.pop(0)
-        b = self.reshape(b, short) if tuple(short) == dims[len(dims) - len(short) :] else self.broadcast(b, dims)
-        return self.one(op, [a, b], dtype, dims)
+        return self.reshape(b, short) if tuple(short) == dims[len(dims) - len(short) :] else self.broadcast(b, dims)
+
+    def compare(self, comparison: str, a: Value, b: Value) -> Value:
+        """`eq`, `ne`, `lt`, `le`, `gt` or `ge`, of what PyTorch would broadcast."""
+        dims = broadcast_dims(a.dims, b.dims)
+        dtype = "f32" if a.is_floating or b.is_floating else max(a.dtype, b.dtype, "i32")
+        a, b = self.cast(a, dtype), self.cast(b, dtype)
+        if a.dims != dims and b.dims == dims:
+            a, b, comparison = b, a, _MIRRORED[comparison]
+        operands = [self.broadcast(a, dims), self._repeated_by_op(b, dims)]
+        return self.one("compare", operands, "bool", dims, comparison=Word(comparison))
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        """a where the condition is true, else b; a and b have one dtype."""
+        dims = broadcast_dims(condition.dims, broadcast_dims(a.dims, b.dims))
+        condition = self._repeated_by_op(condition, dims)
+        return self.one("select", [condition, self.broadcast(a, dims), self.broadcast(b, dims)], a.dtype, dims)
+
+    def gather(self, x: Value, ids: Value, dim: int) -> Value:
+        return self.one("gather", [x, ids], x.dtype, ids.dims, dim=dim)
+
+    def negated(self, x: Value) -> Value:
+        """Of true and false."""
+        return self.compare("eq", x, self.constant(0, "i32", []))
 
     def unary_with(self, op: str, operands: Sequence[Value], **attrs: Any) -> Value:
         """An op whose result is as its first operand."""

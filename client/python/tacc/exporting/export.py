@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from tacc.exporting.coverage import coverage_of
 from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, text
-from tacc.exporting.forward import ForwardWithLoss, Loss, without_cache
+from tacc.exporting.forward import ForwardWithLoss, Loss, with_batched_experts, without_cache
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
 from tacc.exporting.losses import sum_and_count
@@ -38,10 +39,10 @@ _PREFIX = "model"  # of paths of modules: ForwardWithLoss calls it so
 
 
 def export(
-    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None, tokens: str | None, allow_unsupported: bool
+    model: torch.nn.Module, example: Any, folder: str | Path, *, loss: Loss | None, tokens: str | None
 ) -> Exported:
     """See `tacc.export_model`."""
-    return export_graph(model, example, loss=loss, tokens=tokens, allow_unsupported=allow_unsupported).write(Path(folder))
+    return export_graph(model, example, loss=loss, tokens=tokens).write(Path(folder))
 
 
 @dataclass
@@ -72,7 +73,7 @@ class ExportedGraph:
 
 
 def export_graph(
-    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, allow_unsupported: bool = False, by_samples: bool = False
+    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False
 ) -> ExportedGraph:
     """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets."""
     if tokens is not None:
@@ -82,10 +83,10 @@ def export_graph(
     names = {} if tokens is None else {tokens: "tokens", "targets": "targets"}
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
-    with without_cache(model):
+    with without_cache(model), with_batched_experts(model):
         made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples)
-    if made.lowering.unmapped and not allow_unsupported:
-        raise UnsupportedOpsError(made.lowering.unmapped)
+    if made.lowering.refused:
+        raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
     return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves)
 
@@ -257,6 +258,10 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
     in_graph = set(made.tensors)
     if unused := [name for name, _ in model.named_parameters() if name not in in_graph]:
         notes.append(f"the graph leaves out {', '.join(unused)}: nothing that the model returns depends on them")
+    if of_libtorch := made.lowering.unmapped:
+        names = Counter(op.op for op in of_libtorch)
+        listed = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in sorted(names.items()))
+        notes.append(f"LibTorch computes {listed}, which the graph has no op for: as a rule whole on every rank, however the batch is split")
     any_batch, any_length = (any(s in i.dims for i in made.inputs) for s in ("B", "S"))
     if not any_batch:
         notes.append(f"a micro-batch has always {len(next(iter(example.for_tracing().values())))} samples, the same on all ranks")

@@ -89,3 +89,20 @@ def without_cache(model: torch.nn.Module) -> Any:
     finally:
         for config in configs.values():
             config.use_cache = True
+
+
+@contextmanager
+def with_batched_experts(model: torch.nn.Module) -> Any:
+    """With mixtures of experts as products of each token with its experts' matrices, of a model that can be told so (transformers).
+
+    Its loops over experts depend on values. rows/matmul.py makes a product of the graph of each, so that no matrix is copied.
+    """
+    configs = {id(m.config): m.config for m in model.modules() if getattr(getattr(m, "config", None), "_experts_implementation", None)}
+    before = [(config, config._experts_implementation) for config in configs.values()]
+    for config, _ in before:
+        config._experts_implementation = "batched_mm"
+    try:
+        yield
+    finally:
+        for config, implementation in before:
+            config._experts_implementation = implementation

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tacc.exporting.aten import add_aten_node
+from tacc.exporting.aten import RefusedError, add_aten_node
 from tacc.exporting.builder import Builder
 from tacc.exporting.extents import BATCH, Extent, Extents
 from tacc.exporting.graph_text import Value
@@ -41,7 +41,8 @@ class Lowering(Builder):
         self.prefix = prefix  # of paths of modules, which export puts before the model's
         self.node: torch.fx.Node = None
         self.means: dict[Value, tuple[Value, Value]] = {}  # a mean -> the sum and the number of what it is taken of
-        self.unmapped: list[Unmapped] = []
+        self.unmapped: list[Unmapped] = []  # nodes `aten`
+        self.refused: list[Unmapped] = []  # what cannot be a node at all
         self._values: dict[torch.fx.Node, Any] = {}
         self._num_dropouts = 0
         self.shared: dict[str, list[Value]] = {}  # what a row has made for all its calls
@@ -71,8 +72,20 @@ class Lowering(Builder):
         try:
             return self._table.call(self, name, args, kwargs)
         except NoRowError as error:
-            self.unmapped.append(Unmapped(name, str(error), self.source, self.module))
-            return add_aten_node(self, node, args, kwargs)
+            reason = str(error)
+        try:
+            made = add_aten_node(self, node, args, kwargs)
+        except RefusedError as error:
+            self.refused.append(Unmapped(name, str(error), self.source, self.module))
+            return self._stand_in(node)
+        self.unmapped.append(Unmapped(name, reason, self.source, self.module))
+        return made
+
+    def _stand_in(self, node: torch.fx.Node) -> Any:
+        """Values for what a refused op makes, so that all refused ones are found at once."""
+        made = node.meta["val"]
+        values = [self.constant(0, *self.type_of(v)) if v.dtype in DTYPES else None for v in (made if isinstance(made, (list, tuple)) else [made])]
+        return values if isinstance(made, (list, tuple)) else values[0]
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):

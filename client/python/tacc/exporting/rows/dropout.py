@@ -25,8 +25,11 @@ def dropout(g: Lowering, x: Value, rate: float, train: bool = True) -> Any:
 
 
 def dropped(g: Lowering, x: Value, rate: float) -> Value:
-    rows = g.reshape(x, sample_first(g, x))
-    step, sample = g.rank_input("step"), g.rank_input("sample")
+    if all(isinstance(d, int) or not d.has(BATCH) for d in x.dims):  # the same for all samples, as a weight is
+        rows, sample = g.reshape(x, [1, *x.dims]), g.constant(0, "i64", [1])
+    else:
+        rows, sample = g.reshape(x, sample_first(g, x)), g.rank_input("sample")
+    step = g.rank_input("step")
     return g.reshape(g.unary_with("dropout", [rows, step, sample], rate=float(rate), key=g.next_dropout(), seed=SEED), x.dims)
 
 

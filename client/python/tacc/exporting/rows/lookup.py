@@ -7,7 +7,8 @@ from typing import Any
 from tacc.exporting.extents import product
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
-from tacc.exporting.rows.reduction import mean_of
+from tacc.exporting.rows.pointwise import absolute
+from tacc.exporting.rows.reduction import log_softmax, mean_of
 from tacc.exporting.table import NoRowError, row
 
 
@@ -30,25 +31,48 @@ _REDUCTIONS = ("none", "mean", "sum")
 def cross_entropy_loss(
     g: Lowering, logits: Value, target: Value, weight: Value | None = None, reduction: int = 1, ignore_index: int = -100, label_smoothing: float = 0.0
 ) -> Value:
-    if weight is not None:
-        raise NoRowError("with weights of classes")
-    if label_smoothing != 0:
-        raise NoRowError("with label_smoothing")
     if target.is_floating:
         raise NoRowError("with probabilities as targets")
-    if _REDUCTIONS[reduction] == "none":
-        raise NoRowError('with reduction="none"')
-    if ignore_index >= 0:
-        raise NoRowError(f"with ignore_index={ignore_index}; mark what is not counted by a negative number, as -100")
     if logits.rank > 2:  # [N,C,...]: classes come last here
         logits = g.transpose(logits, [0, *range(2, logits.rank), 1])
     logits, target = _unmerged(g, logits, g.cast(target, "i32"))
-    loss, count, _ = g.add("cross_entropy", [logits, target], [("f32", []), ("f32", []), ("f32", target.dims)])
-    if _REDUCTIONS[reduction] == "sum":
-        return loss
-    mean = g.binary("div", loss, count)
-    g.means[mean] = (loss, count)
+    if ignore_index >= 0:  # the op does not count negative ones
+        is_ignored = g.compare("eq", target, g.constant(ignore_index, "i32", []))
+        target = g.select(is_ignored, g.constant(-1, "i32", []), target)
+    if weight is None and label_smoothing == 0 and _REDUCTIONS[reduction] != "none":
+        loss, count, _ = g.add("cross_entropy", [logits, target], [("f32", []), ("f32", []), ("f32", target.dims)])
+        return loss if _REDUCTIONS[reduction] == "sum" else _mean(g, loss, count)
+    return _of_each_target(g, logits, target, weight, reduction, label_smoothing)
+
+
+def _mean(g: Lowering, total: Value, count: Value) -> Value:
+    mean = g.binary("div", total, count)
+    g.means[mean] = (total, count)
     return mean
+
+
+def _of_each_target(g: Lowering, logits: Value, target: Value, weight: Value | None, reduction: int, smoothing: float) -> Value:
+    """From each target's own loss, which is weighed, or smoothed by the mean of the losses of all classes."""
+    classes = logits.dims[-1]
+    log_probabilities = log_softmax(g, logits, -1)
+    is_counted = g.cast(g.compare("ge", target, g.constant(0, "i32", [])), "f32")
+    ids = g.cast(g.binary("maximum", target, g.constant(0, "i32", [])), "i64")
+    own = g.gather(log_probabilities, g.reshape(ids, [*ids.dims, 1]), ids.rank)
+    each = g.unary("neg", g.reshape(own, target.dims))
+    weights = is_counted
+    if weight is not None:
+        table = g.reshape(weight, [classes, 1])
+        looked_up = g.one("embedding", [table, g.cast(ids, "i32")], "f32", [*ids.dims, 1])
+        weights = g.binary("mul", is_counted, g.reshape(looked_up, ids.dims))
+    each = g.binary("mul", each, weights)
+    if smoothing != 0:
+        of_all = log_probabilities if weight is None else g.binary("mul", log_probabilities, weight)
+        mean_of_all = g.scale(g.reduce_sum(of_all, [ids.rank]), -1.0 / classes)
+        each = g.binary("add", g.scale(each, 1.0 - smoothing), g.scale(g.binary("mul", mean_of_all, is_counted), smoothing))
+    if _REDUCTIONS[reduction] == "none":
+        return g.reshape(each, g.dims)
+    total = g.reduce_sum(each, list(range(each.rank)))
+    return total if _REDUCTIONS[reduction] == "sum" else _mean(g, total, g.reduce_sum(weights, list(range(weights.rank))))
 
 
 def _unmerged(g: Lowering, logits: Value, target: Value) -> tuple[Value, Value]:
@@ -66,8 +90,7 @@ def mse_loss(g: Lowering, x: Value, target: Value, reduction: int = 1) -> Value:
 
 @row("aten.l1_loss.default")
 def l1_loss(g: Lowering, x: Value, target: Value, reduction: int = 1) -> Value:
-    difference = g.binary("sub", x, target)
-    return _reduced(g, g.binary("maximum", difference, g.unary("neg", difference)), reduction)
+    return _reduced(g, absolute(g, g.binary("sub", x, target)), reduction)
 
 
 def _reduced(g: Lowering, each: Value, reduction: int) -> Value:

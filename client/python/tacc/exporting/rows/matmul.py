@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tacc.exporting.extents import product
+import sympy
+
+from tacc.exporting.extents import BATCH, SEQUENCE, Extent, product
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.table import NoRowError, row
@@ -54,7 +56,41 @@ def mm(g: Lowering, x: Value, y: Value) -> Value:
 
 @row("aten.bmm.default")
 def bmm(g: Lowering, x: Value, y: Value) -> Value:
+    for chosen, rows, is_transposed in ((x, y, False), (y, x, True)):
+        if (found := _chosen_matrices(chosen)) is not None and rows.dims[1 if is_transposed else 2] == 1:
+            return _expert_product(g, rows, *found, is_transposed=is_transposed)
     return g.matmul(x, y)
+
+
+def _chosen_matrices(x: Value) -> tuple[Value, Value] | None:
+    """Matrices [E,M,N] and ids [S] of which x [S,M,N] is the one for each row: rows/indexing.py makes it so."""
+    looked_up = x.node.operands[0] if x.node.op == "reshape" else None
+    if looked_up is None or looked_up.node.op != "embedding" or looked_up.rank != 2 or x.rank != 3:
+        return None
+    table, ids = looked_up.node.operands
+    matrices = table.node.operands[0] if table.node.op == "reshape" else None
+    return (matrices, ids) if matrices is not None and matrices.dims[1:] == x.dims[1:] and matrices.rank == 3 else None
+
+
+def _expert_product(g: Lowering, rows: Value, matrices: Value, ids: Value, *, is_transposed: bool) -> Value:
+    """Of each row the product with its matrix; with `is_transposed`, those are [E,in,out]."""
+    into, out = matrices.dims[1:] if is_transposed else matrices.dims[:0:-1]
+    slots = _slots(ids.dims[0])
+    x = g.reshape(rows, [rows.dims[0], into])
+    repeated = x.node.operands[0] if x.node.op == "reshape" else x
+    if repeated.node.op == "broadcast" and repeated.dims[1:] == (slots[-1], into) and repeated.node.attrs["dims"] == [0, 2]:
+        x = g.reshape(repeated.node.operands[0], [*slots[:-1], into])  # a row a token
+    else:
+        x = g.reshape(x, [*slots, into])
+    attrs: dict[str, Any] = {"transposed": True} if is_transposed else {}
+    operands = [x, g.reshape(ids, slots), matrices]
+    return g.reshape(g.one("expert_matmul", operands, "f32", [*slots, out], num_experts=matrices.dims[0], **attrs), g.dims)
+
+
+def _slots(count: Extent) -> list[Extent]:
+    """Dims of the slots of all tokens: samples, tokens and a token's slots, which layouts can split, where they are so many."""
+    each = sympy.expand(count / (BATCH * SEQUENCE))
+    return [BATCH, SEQUENCE, int(each)] if each.is_Integer else [count, 1]
 
 
 @row("aten.baddbmm.default")
@@ -81,7 +117,7 @@ def einsum(g: Lowering, spec: str, operands: list[Value], **_: Any) -> Value:
         raise NoRowError(f'einsum "{spec}"')
     left, result = spec.split("->")
     a, b = left.split(",")
-    if any(len(set(part)) != len(part) for part in (a, b, result)) or set(a) ^ set(b) - set(result):
+    if any(len(set(part)) != len(part) for part in (a, b, result)) or (set(a) ^ set(b)) - set(result):
         raise NoRowError(f'einsum "{spec}"')
     return g.einsum(spec, *operands)
 

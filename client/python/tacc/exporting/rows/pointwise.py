@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import sympy
 
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
+from tacc.exporting.rows.indexing import as_value
 from tacc.exporting.table import NoRowError, row
 
-_UNARY = ("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "relu", "silu")
+_UNARY = ("neg", "exp", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "relu", "silu")
 
 
 def _as_float(g: Lowering, x: Value) -> Value:
     return x if x.is_floating else g.cast(x, "f32")
 
 
+def _negated(g: Lowering, x: Value) -> Value:
+    return g.binary("sub", g.constant(0, x.dtype, x.dims), x)
+
+
 def _register_unaries() -> None:
     def make(op: str) -> Any:
         def unary(g: Lowering, x: Value, **_: Any) -> Value:
             if op == "neg" and not x.is_floating:
-                return g.binary("sub", g.constant(0, x.dtype, []), x)
+                return _negated(g, x)
             return g.unary(op, _as_float(g, x))
 
         return unary
@@ -140,7 +146,31 @@ def pow_scalar(g: Lowering, x: Value, exponent: float) -> Value:
             return g.unary("reciprocal", x)
         case -2.0:
             return g.unary("reciprocal", g.unary("square", x))
-    raise NoRowError(f"a power of {exponent}")
+    return g.unary("pow", x, exponent=float(exponent))
+
+
+@row("aten.pow.Scalar")
+def pow_of_scalar(g: Lowering, base: float, exponent: Value) -> Value:
+    if base <= 0:
+        raise NoRowError(f"powers of {base}")
+    return g.unary("exp", g.scale(_as_float(g, exponent), math.log(base)))
+
+
+@row("aten.softplus.default")
+def softplus(g: Lowering, x: Value, beta: float = 1.0, *_: Any) -> Value:
+    """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)): no exponential overflows."""
+    x = g.scale(x, beta)
+    below = g.binary("minimum", x, g.unary("neg", x))
+    return g.scale(g.binary("add", g.unary("log1p", g.unary("exp", below)), g.unary("relu", x)), 1.0 / beta)
+
+
+@row("aten.abs.default")
+def absolute(g: Lowering, x: Value) -> Value:
+    if not x.is_floating:
+        return g.binary("maximum", x, _negated(g, x))
+    zero = g.constant(0.0, "f32", [])
+    sign = g.binary("sub", g.cast(g.compare("gt", x, zero), "f32"), g.cast(g.compare("lt", x, zero), "f32"))
+    return g.binary("mul", x, sign)
 
 
 @row("aten.square.default")
@@ -153,31 +183,53 @@ def gelu(g: Lowering, x: Value, *, approximate: str = "none") -> Value:
     return g.unary("gelu", x, approximate=approximate)
 
 
-@row("aten.clamp.default", "aten.hardtanh.default")
+@row("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
 def clamp(g: Lowering, x: Value, min: Any = None, max: Any = None) -> Value:
-    if not x.is_floating:
-        raise NoRowError("clamp of whole numbers")
-    low, high = (-float("inf") if min is None else float(min)), (float("inf") if max is None else float(max))
-    return g.unary("clamp", x, min=low, max=high)
+    if x.is_floating and not isinstance(min, (Value, sympy.Expr)) and not isinstance(max, (Value, sympy.Expr)):
+        low, high = (-float("inf") if min is None else float(min)), (float("inf") if max is None else float(max))
+        return g.unary("clamp", x, min=low, max=high)
+    for op, bound in (("maximum", min), ("minimum", max)):
+        if bound is not None:
+            x = g.binary(op, x, as_value(g, bound, x))
+    return g.cast(x, g.dtype)
 
 
-@row("aten.clamp_min.default")
+@row("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(g: Lowering, x: Value, min: Any) -> Value:
     return clamp(g, x, min)
 
 
-@row("aten.bitwise_and.Tensor", "aten.logical_and.default")
-def bitwise_and(g: Lowering, a: Value, b: Value) -> Value:
-    if (a.dtype, b.dtype) != ("bool", "bool"):
+@row("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(g: Lowering, x: Value, max: Any) -> Value:
+    return clamp(g, x, None, max)
+
+
+def _as_bool(g: Lowering, x: Value, is_bitwise: bool) -> Value:
+    if is_bitwise and x.dtype != "bool":
         raise NoRowError("of whole numbers")
-    return _binary(g, "mul", a, b)
+    return g.cast(x, "bool")
+
+
+def _register_logic() -> None:
+    def make(combine: Any, is_bitwise: bool) -> Any:
+        return lambda g, a, b: combine(g, *(g.cast(_as_bool(g, x, is_bitwise), "i32") for x in (a, as_value(g, b, a))))
+
+    combines = {
+        "and": lambda g, a, b: g.cast(g.binary("mul", a, b), "bool"),
+        "or": lambda g, a, b: g.cast(g.binary("maximum", a, b), "bool"),
+        "xor": lambda g, a, b: g.compare("ne", a, b),
+    }
+    for name, combine in combines.items():
+        row(f"aten.bitwise_{name}.Tensor", f"aten.bitwise_{name}.Scalar", f"aten.__{name}__.Tensor")(make(combine, True))
+        row(f"aten.logical_{name}.default")(make(combine, False))
+
+
+_register_logic()
 
 
 @row("aten.bitwise_not.default", "aten.logical_not.default")
 def logical_not(g: Lowering, x: Value) -> Value:
-    if x.dtype != "bool":
-        raise NoRowError("of whole numbers")
-    return g.cast(g.binary("sub", g.constant(1, "i32", []), g.cast(x, "i32")), "bool")
+    return g.negated(_as_bool(g, x, "bitwise" in str(g.node.target)))
 
 
 @row("aten.detach.default")

@@ -83,3 +83,13 @@ def log_softmax(g: Lowering, x: Value, dim: int, *_: Any) -> Value:
     below = g.binary("sub", x, most)
     total = g.reduce_sum(g.unary("exp", below), [dim])
     return g.binary("sub", below, g.reshape(g.unary("log", total), most.dims))
+
+
+@row("aten.any")
+def any_(g: Lowering, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    return g.cast(g.reshape(g.reduce_max(g.cast(g.cast(x, "bool"), "f32"), _dims_of(x, dims)), g.dims), "bool")
+
+
+@row("aten.all")
+def all_(g: Lowering, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    return g.negated(any_(g, g.negated(x), dims, keepdim))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
-
 from tacc.exporting.extents import Extent
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
@@ -147,13 +145,3 @@ def _pad_dim(g: Lowering, x: Value, dim: int, low: Extent, high: Extent, value: 
     parts = [filled(low)] if low != 0 else []
     parts.append(x)
     return g.concat([*parts, filled(high)] if high != 0 else parts, dim)
-
-
-@row("aten.flip.default")
-def flip(g: Lowering, x: Value, dims: list[int]) -> Value:
-    for dim in (d % x.rank for d in dims):
-        extent = x.dims[dim]
-        if isinstance(extent, sympy.Expr) or extent > 8:
-            raise NoRowError(f"of a dim of {extent}")
-        x = g.concat([g.slice(x, dim, i, i + 1) for i in reversed(range(extent))], dim)
-    return x
