@@ -17,6 +17,7 @@
 #include "graph/import/weights.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/program.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/ir/weight_init.h"
@@ -95,7 +96,9 @@ struct WantedInput {
 };
 
 // Whether this output is none of those that a training step is made of: the model's forward returns it.
-bool IsReturned(const Node& output) { return output.symbol != "loss" && output.symbol != "target_tokens"; }
+bool IsReturned(const Node& output) {
+  return output.symbol != "loss" && output.symbol != "target_tokens" && ChangedBuffer(output.symbol).empty();
+}
 
 // Notes in the graph, as InputAxes reads it, what the dims are of inputs that only a client gives: B, S of dim 1, or
 // the same on all ranks. `more_rows` and `longer` are the graph with B and S larger by one, by which they are known.
@@ -163,10 +166,34 @@ class GraphChecker {
                                         "`output \"target_tokens\"` (their number)"));
     }
     if (params.empty()) return places_.AtEnd("the graph has no param, so there is nothing to train");
+    TACC_RETURN_IF_ERROR(CheckChangedBuffers());
     return CheckExportedNames();
   }
 
  private:
+  // What a buffer becomes is of the type that it has.
+  absl::Status CheckChangedBuffers() const {
+    std::map<std::string, TensorType> buffers;
+    for (size_t i : params_) {
+      const Node& node = graph_.nodes[i];
+      if (GetAttr<std::string>(node.attrs, "role") == Name(WeightRole::kBuffer))
+        buffers.emplace(node.symbol, graph_.type(node.results[0]));
+    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      const std::string name = node.op == Op::kOutput ? ChangedBuffer(node.symbol) : "";
+      if (name.empty()) continue;
+      const auto buffer = buffers.find(name);
+      if (buffer == buffers.end())
+        return places_.Error(i, absl::StrCat("the graph has no param \"", name, "\" with role=buffer"));
+      if (const TensorType& type = graph_.type(node.operands[0]); type != buffer->second) {
+        return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is ", type.ToString(), "; wanted ",
+                                             buffer->second.ToString(), " as the buffer"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckInput(size_t i) const {
     const Node& node = graph_.nodes[i];
     if (node.results.size() != 1) return places_.Error(i, "an input has one result");
@@ -295,7 +322,7 @@ class GraphChecker {
     if (!node.attrs.empty())
       return places_.Error(i, absl::StrCat("an output takes no attributes, got ", node.attrs.begin()->first, "="));
     if (node.symbol.empty()) return places_.Error(i, "an output needs a quoted name");
-    if (IsReturned(node)) return absl::OkStatus();
+    if (IsReturned(node) || !ChangedBuffer(node.symbol).empty()) return absl::OkStatus();
     const TensorType wanted = {DType::kF32, {}};
     const TensorType& type = graph_.type(node.operands[0]);
     if (type == wanted) return absl::OkStatus();

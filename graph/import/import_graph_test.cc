@@ -100,6 +100,25 @@ TEST_F(ImportGraphTest, FactsAreOfTheNodes) {
   EXPECT_NE(facts("normal(0.02)", "normal(0.03)", 2), before);
 }
 
+// What a micro-batch makes of a buffer is none of the outputs that the model returns.
+TEST_F(ImportGraphTest, BuffersMayChange) {
+  const auto with = [&](const std::string& buffer, const std::string& output) {
+    return absl::StrReplaceAll(kGraph, {{"%table = ", buffer + "\n%table = "}, {"output \"loss\"", output}});
+  };
+  const std::string seen = "%seen = param \"seen\" role=buffer init=zeros : f32[]";
+  const std::string changed = "%more = add %seen, %count : f32[]\noutput \"buffer:seen\" %more\noutput \"loss\"";
+  const absl::StatusOr<ImportedModel> model = Import(with(seen, changed));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Print(model->forward), HasSubstr("output \"buffer:seen\" %more\n"));
+  const auto error = [&](const std::string& buffer, const std::string& output) {
+    return std::string(Import(with(buffer, output)).status().message());
+  };
+  EXPECT_THAT(error("%seen = param \"seen\" init=zeros : f32[]", changed),
+              HasSubstr("m.graph:11:1: the graph has no param \"seen\" with role=buffer"));
+  EXPECT_THAT(error(seen, "output \"buffer:seen\" %lse\noutput \"loss\""),
+              HasSubstr("m.graph:10:1: output \"buffer:seen\" is f32[2,4]; wanted f32[] as the buffer"));
+}
+
 TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
   EXPECT_EQ(
       Error("embedding %table", "embeding %table"),

@@ -262,7 +262,7 @@ Results ChannelAffinePair(const Request& r) {
 
 Results BatchMoments(const Request& r) {
   double count = 1;
-  for (int64_t d : r.attr<Ints>("over")) count *= static_cast<double>(d);
+  for (int64_t d : r.attr<Ints>("extents")) count *= static_cast<double>(d);
   const double momentum = r.attr<double>("momentum");
   Results results;
   for (size_t i = 0; i < r.in.size(); ++i) results.push_back(r.NewResult(static_cast<int>(i)));

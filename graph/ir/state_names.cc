@@ -1,6 +1,7 @@
 #include "graph/ir/state_names.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace tacc::graph {
 namespace {
@@ -20,6 +21,10 @@ std::string MomentumState(absl::string_view parameter) { return absl::StrCat(kMo
 std::string RowMomentState(absl::string_view parameter) { return absl::StrCat(kRowMoments, parameter); }
 std::string ColumnMomentState(absl::string_view parameter) { return absl::StrCat(kColumnMoments, parameter); }
 std::string AverageState(absl::string_view parameter) { return absl::StrCat(kAverages, parameter); }
+
+std::string ChangedBuffer(absl::string_view output) {
+  return absl::ConsumePrefix(&output, "buffer:") ? std::string(output) : "";
+}
 
 std::string ParameterOf(const State& state) { return state.name.substr(state.name.find('/') + 1); }
 

@@ -22,6 +22,9 @@ std::string RowMomentState(absl::string_view parameter);     // exp_avg_sq_row/W
 std::string ColumnMomentState(absl::string_view parameter);  // exp_avg_sq_col/W
 std::string AverageState(absl::string_view parameter);       // ema/W
 
+// The buffer that an output of a model's graph says the new value of, by its name "buffer:NAME"; of another one: "".
+std::string ChangedBuffer(absl::string_view output);
+
 // The parameter that a state belongs to: W of weights/W. Of a state of no parameter: its name after the slash.
 std::string ParameterOf(const State& state);
 

@@ -18,6 +18,7 @@
 #include "graph/passes/partition/layout.h"
 #include "graph/passes/partition/pins.h"
 #include "graph/passes/stages/stages.h"
+#include "graph/planner/batch_statistics.h"
 #include "graph/planner/compose.h"
 #include "graph/planner/cost/analyze.h"
 #include "graph/planner/lessons.h"
@@ -107,6 +108,7 @@ class Planner {
   }
 
   absl::StatusOr<Candidate> MeasureLayout(const Layout& layout, Programs of = Programs::kComposed) {
+    TACC_RETURN_IF_ERROR(CheckBatchStatistics(one_row_.forward, layout.micro_batch * layout.batch_ranks()));
     Candidate candidate;
     candidate.layout = layout;
     candidate.num_parameters = one_row_.num_parameters;
@@ -206,6 +208,9 @@ class Planner {
                           OptimizerBytesOfElement(one_row_.forward, request_.training));
     // Weight and gradient read, weight and its copy written, states both.
     search.execution.update_traffic_bytes = 14 + 2 * search.execution.optimizer_bytes;
+    if (!search.micro_batch.has_value() && !search.num_micro_batches.has_value() &&
+        HasBatchStatistics(one_row_.forward))
+      search.num_micro_batches = 1;
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
     search.num_of_a_mesh = kMaxOfAMesh;

@@ -6,6 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
 #include "graph/planner/plan_json.h"
 #include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
@@ -117,6 +119,41 @@ TEST(Planner, KeepsWhatTheJobSays) {
     EXPECT_EQ(c.plan.recompute_units, 1);
     EXPECT_EQ(c.plan.schedule, PipelineSchedule::kZeroBubble);
   }
+}
+
+// A step is one micro-batch if losses depend on which samples are together, unless the job says otherwise.
+TEST(Planner, KeepsTheSamplesOfBatchNormsTogether) {
+  const ForwardBuilder model = [](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
+    constexpr char kNormed[] = R"TEXT(tacc.graph 1
+%tokens = input "tokens" : i32[B,S]
+%x = cast %tokens dtype=f32 : f32[B,S]
+%sums, %squares = channel_sums %x : f64[S], f64[S]
+%mean, %variance = batch_moments %sums, %squares extents=[B] : f64[S], f64[S]
+%y = channel_affine %x, %variance, %mean : f32[B,S] @norm
+%w = param "w" init=ones : f32[S]
+%z = mul %y, %w : f32[B,S]
+%loss = reduce_sum %z dims=[0,1] : f32[]
+%count = constant value=B dtype=f32 shape=[] : f32[]
+output "loss" %loss
+output "target_tokens" %count
+)TEXT";
+    ParseOptions parse;
+    parse.symbols = {{"B", batch}, {"S", seq_len}};
+    TACC_ASSIGN_OR_RETURN(Graph forward, ParseGraph(kNormed, parse));
+    return ForwardModel{.forward = std::move(forward), .num_parameters = seq_len};
+  };
+  PlanRequest plan = DataParallelOnly();
+  plan.global_batch = 8;
+  for (const Candidate& c : MustPlan(plan, model).candidates) EXPECT_EQ(c.plan.accumulation, 1);
+  plan.micro_batch = 2;
+  for (const Candidate& c : MustPlan(plan, model).candidates) EXPECT_EQ(c.plan.accumulation, 2);
+  SetWorkers(plan, 1);
+  plan.micro_batch = 1;
+  const OpTable ops;
+  EXPECT_EQ(
+      PlanCandidates(plan, model, ops).status().message(),
+      "the batch norm at the top level has one number a channel in a micro-batch of 1 sample, and so no variance; "
+      "use a larger train.per_device_train_batch_size or train.global_batch_size");
 }
 
 TEST(Planner, NamesTheNearestLegalSizes) {

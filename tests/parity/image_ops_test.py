@@ -153,7 +153,7 @@ def test_batch_norm(spatial: tuple[int, ...]):
     cases = Cases()
     cases.add("channel_sums", [x], {}, [sums, products])
     cases.add("channel_sums", [x, x.cos()], {}, [sums, (x * x.cos()).sum(dims)])
-    cases.add("batch_moments", [sums, products, mean, variance], {"over": count, "momentum": 0.3},
+    cases.add("batch_moments", [sums, products, mean, variance], {"extents": count, "momentum": 0.3},
               [of_batch, biased, new_mean, new_variance])
     a = w / (biased + 1e-3).sqrt()
     cases.add("channel_affine", [x, a, b - of_batch * a], {}, [wanted])

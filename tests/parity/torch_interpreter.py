@@ -244,7 +244,7 @@ def _of_channels(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_moments(node: Node, sums: torch.Tensor, products: torch.Tensor, *running: torch.Tensor):
-    count = math.prod(node.attrs["over"])
+    count = math.prod(node.attrs["extents"])
     mean = sums / count
     variance = (products / count - mean.square()).clamp(min=0)
     if not running:

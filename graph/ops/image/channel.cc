@@ -1,6 +1,7 @@
 // What normalizations by channel consist of. Batch norm is channel_sums, whose sums over the whole batch partition
 // makes of those of all ranks; batch_moments; numbers of channels; and channel_affine. A group norm is layer_norm of a
 // reshaped image and channel_affine. Shapes: x [N,C,...], with anything behind the channels.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -141,7 +142,7 @@ void AddChannelAffine(OpTable& table) {
   table.Add(pair);
 }
 
-// Means and variances (biased) of `over` numbers a channel, from their sums and those of their squares; with running
+// Means and variances (biased) of as many numbers a channel, from their sums and those of their squares; with running
 // ones also how these go on: by `momentum` of the batch's mean and of its variance, unbiased. Evaluation reads the
 // running ones instead.
 absl::StatusOr<Types> InferMoments(const OpCall& call) {
@@ -149,12 +150,10 @@ absl::StatusOr<Types> InferMoments(const OpCall& call) {
   TACC_RETURN_IF_ERROR(WantFloating("sums", sums));
   TACC_RETURN_IF_ERROR(WantRank("sums", sums, 1));
   TACC_RETURN_IF_ERROR(WantType("products", call.in(1), sums));
-  const auto over = call.attr<Dims>("over");
-  double count = 1;
-  for (int64_t d : over) count *= static_cast<double>(d);
-  if (!(count > 1)) {
+  const auto extents = call.attr<Dims>("extents");
+  if (std::any_of(extents.begin(), extents.end(), [](int64_t d) { return d < 1; })) {
     return absl::InvalidArgumentError(
-        absl::StrCat("over=", DimsToString(over), "; wanted more than one number a channel, or there is no variance"));
+        absl::StrCat("extents=", DimsToString(extents), "; wanted at least one number a channel"));
   }
   Types results = {sums, sums};
   if (call.operands.size() == 2) return results;
@@ -176,7 +175,7 @@ void AddBatchMoments(OpTable& table) {
   op.min_operands = 2;
   op.max_operands = 4;
   op.num_results = -1;
-  op.attrs = {{"over", AttrKind::kInts}, {"momentum", AttrKind::kFloat, AttrSpec::kOptional}};
+  op.attrs = {{"extents", AttrKind::kInts}, {"momentum", AttrKind::kFloat, AttrSpec::kOptional}};
   op.infer = InferMoments;
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
@@ -194,7 +193,7 @@ void AddBatchMoments(OpTable& table) {
       TACC_RETURN_IF_ERROR(NoCotangent(call, static_cast<int>(i), i == 2 ? "new_mean" : "new_variance"));
     Builder& b = call.builder;
     double count = 1;
-    for (int64_t d : GetAttr<Dims>(call.node.attrs, "over")) count *= static_cast<double>(d);
+    for (int64_t d : GetAttr<Dims>(call.node.attrs, "extents")) count *= static_cast<double>(d);
     const ValueId of_mean = call.cotangents[0], of_variance = call.cotangents[1];
     ValueId sums = of_mean == kNoValue ? kNoValue : b.Scale(of_mean, 1 / count);
     if (of_variance != kNoValue) {

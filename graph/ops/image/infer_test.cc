@@ -113,8 +113,8 @@ TEST(InferChannelOps, TypesOfResults) {
       {"channel_sums bf16[8,3] f32[8,3] sum_dtype=f32", "f32[3], f32[3]"},
       {"channel_affine bf16[8,3,7] f64[3] f32[3]", "bf16[8,3,7]"},
       {"channel_affine_pair f32[8,3,7] f64[3] f32[8,3,7] f64[3] f64[3]", "f32[8,3,7]"},
-      {"batch_moments f64[3] f64[3] over=[8,7]", "f64[3], f64[3]"},
-      {"batch_moments f64[3] f64[3] f32[3] f32[3] over=[8,7] momentum=0.1", "f64[3], f64[3], f32[3], f32[3]"},
+      {"batch_moments f64[3] f64[3] extents=[8,7]", "f64[3], f64[3]"},
+      {"batch_moments f64[3] f64[3] f32[3] f32[3] extents=[8,7] momentum=0.1", "f64[3], f64[3], f32[3], f32[3]"},
   });
 }
 
@@ -124,13 +124,14 @@ TEST(InferChannelOps, ErrorsSayWhatIsWanted) {
       {"channel_sums f32[3,2] f32[3,3]", "channel_sums: z is f32[3,3]; wanted dims [3,2]"},
       {"channel_affine f32[3,2] f32[3]", "channel_affine: a is f32[3]; wanted dims [2]"},
       {"channel_affine_pair f32[3,2] f32[2] bf16[3,2] f32[2]", "channel_affine_pair: z is bf16[3,2]; wanted f32[3,2]"},
-      {"batch_moments f64[3] f32[3] over=[2]", "batch_moments: products is f32[3]; wanted f64[3]"},
-      {"batch_moments f64[3] f64[3] over=[1,1]",
-       "batch_moments: over=[1,1]; wanted more than one number a channel, or there is no variance"},
-      {"batch_moments f64[3] f64[3] f32[3] over=[2]", "batch_moments: wanted the running variance beside the mean"},
-      {"batch_moments f64[3] f64[3] f32[3] f32[2] over=[2] momentum=0.1",
+      {"batch_moments f64[3] f32[3] extents=[2]", "batch_moments: products is f32[3]; wanted f64[3]"},
+      {"batch_moments f64[3] f64[3] extents=[4,0]",
+       "batch_moments: extents=[4,0]; wanted at least one number a channel"},
+      {"batch_moments f64[3] f64[3] f32[3] extents=[2]", "batch_moments: wanted the running variance beside the mean"},
+      {"batch_moments f64[3] f64[3] f32[3] f32[2] extents=[2] momentum=0.1",
        "batch_moments: running_variance is f32[2]; wanted dims [3]"},
-      {"batch_moments f64[3] f64[3] f32[3] f32[3] over=[2]", "batch_moments: momentum=0; wanted a number from 0 to 1"},
+      {"batch_moments f64[3] f64[3] f32[3] f32[3] extents=[2]",
+       "batch_moments: momentum=0; wanted a number from 0 to 1"},
   });
 }
 

@@ -36,7 +36,7 @@ absl::StatusOr<bool> Partition(Program& program, const OpTable& ops, const Parti
   out.states = program.states;
   out.step = program.step;
   out.eval = program.eval;
-  const ParameterForms forms = PlaceStates(out, options);
+  const ParameterForms forms = PlaceStates(program.graphs, options, out);
   const StateIndex states(out);
   const bool any_is_merged =
       std::any_of(forms.begin(), forms.end(), [](const auto& entry) { return entry.second.is_merged(); });

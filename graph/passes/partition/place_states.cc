@@ -1,6 +1,7 @@
 #include "graph/passes/partition/place_states.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "graph/ir/rest_cut.h"
@@ -49,6 +50,18 @@ ParameterForms FormsInUse(const Program& program, const PartitionOptions& option
   return forms;
 }
 
+// The states that a micro-batch changes beside sums over micro-batches: buffers. Each rank reads and writes them whole.
+std::set<std::string> StoredByMicroBatches(const std::vector<Graph>& graphs) {
+  std::set<std::string> stored;
+  for (const Graph& graph : graphs) {
+    if (graph.name == kUpdateGraph) continue;
+    for (const Node& node : graph.nodes) {
+      if (node.op == Op::kStore) stored.insert(node.symbol);
+    }
+  }
+  return stored;
+}
+
 // Does the layout shard this state at rest beyond its use?
 bool ShardedAtRest(const State& state, const StateIndex& states, const PartitionOptions& options) {
   const int zero_stage = options.zero_stage;
@@ -72,10 +85,11 @@ bool ShardedAtRest(const State& state, const StateIndex& states, const Partition
 
 }  // namespace
 
-ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
+ParameterForms PlaceStates(const std::vector<Graph>& graphs, const PartitionOptions& options, Program& program) {
   const int64_t shards = NumShards(options.mesh, options.at_rest_axes);
   ParameterForms forms = FormsInUse(program, options);
   const StateIndex states(program);
+  const std::set<std::string> changed = StoredByMicroBatches(graphs);
   std::map<std::string, RestCut> cuts;
   for (auto& [parameter, form] : forms) {
     const RestCut& cut = cuts[parameter] = CutOf(form.dims, options.mesh, form.in_use, shards);
@@ -89,7 +103,9 @@ ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
     if (found == forms.end()) continue;  // of no weight
     const ParameterForm& form = found->second;
     if (state.placement.global.dims != form.dims) continue;  // whole on each rank: small beside the parameter
-    const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, states, options);
+    const bool is_changed_weight = state.kind == StateKind::kWeight && changed.count(state.name) > 0;
+    const bool has_shards =
+        shards > 1 && !form.dims.empty() && !is_changed_weight && ShardedAtRest(state, states, options);
     state.placement.sharding = has_shards ? form.merged_in_use : form.in_use;
     if (!has_shards) continue;
     const RestCut& cut = cuts.at(ParameterOf(state));

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "graph/passes/partition/partition.h"
 
@@ -19,8 +20,9 @@ struct ParameterForm {
 };
 using ParameterForms = std::map<std::string, ParameterForm>;  // by parameter
 
-// Says of each state but counters how it lies at rest.
-ParameterForms PlaceStates(Program& program, const PartitionOptions& options);
+// Says of each state of the program but counters how it lies at rest. `graphs`: those of the program, which read and
+// store the states.
+ParameterForms PlaceStates(const std::vector<Graph>& graphs, const PartitionOptions& options, Program& program);
 
 }  // namespace tacc::graph
 

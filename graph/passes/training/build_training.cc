@@ -14,6 +14,7 @@
 #include "graph/ops/builder.h"
 #include "graph/ops/input_axes.h"
 #include "graph/passes/training/autodiff.h"
+#include "graph/passes/training/changed_buffers.h"
 
 namespace tacc::graph {
 namespace {
@@ -77,6 +78,7 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, con
   }
   std::vector<Parameter> parameters;
   std::set<std::string> names;
+  const std::map<std::string, ValueId> changed = ChangedBuffers(graph);
   for (const Node& node : graph.nodes) {
     if (node.op != Op::kParam) continue;
     if (!names.insert(node.symbol).second) {
@@ -96,6 +98,7 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, con
     }
     p.role = *FindWeightRole(role);
     if (p.role == WeightRole::kFrozen) p.type.dtype = p.use;
+    if (changed.count(p.name) > 0) p.use = p.type.dtype;  // It is written as it is kept.
     p.has_copy = options.keep_copies && p.use != p.type.dtype;
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
     p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
@@ -140,21 +143,6 @@ void BindParameters(const std::map<std::string, const Parameter*>& parameters, R
   graph.nodes = std::move(nodes);
 }
 
-// Batch norms of an evaluation read the running statistics, which stay as they are.
-void ReadRunningStatistics(const Node& moments, Graph& graph, std::vector<ValueId>& replacement,
-                           std::vector<Node>& nodes) {
-  for (int i : {0, 1}) {
-    Node cast;
-    cast.op = "cast";
-    cast.module = moments.module;
-    cast.operands = {moments.operands[2 + i]};
-    cast.results = {moments.results[i]};
-    cast.attrs = {{"dtype", std::string(Name(graph.type(moments.results[i]).dtype))}};
-    nodes.push_back(std::move(cast));
-    replacement[moments.results[2 + i]] = moments.operands[2 + i];
-  }
-}
-
 // Forward as it is evaluated: dropout passes its operand through, and no batch makes its own statistics if there are
 // running ones.
 void MakeEvaluation(Graph& graph) {
@@ -179,6 +167,7 @@ void MakeEvaluation(Graph& graph) {
 }
 
 bool IsReturned(const Node& node) { return node.op == Op::kOutput && GetAttr<bool>(node.attrs, "returned"); }
+bool IsChangedBuffer(const Node& node) { return node.op == Op::kOutput && !ChangedBuffer(node.symbol).empty(); }
 
 void RemoveOutputs(Graph& graph) {
   std::erase_if(graph.nodes, [](const Node& node) { return node.op == Op::kOutput; });
@@ -197,7 +186,7 @@ class TrainingBuilder {
                        "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
     }
     for (const Node& node : forward_.nodes) {
-      if (node.op != Op::kOutput || IsReturned(node)) continue;
+      if (node.op != Op::kOutput || IsReturned(node) || IsChangedBuffer(node)) continue;
       const TensorType& type = forward_.type(node.operands[0]);
       if (type.rank() != 0 || !IsFloating(type.dtype)) {
         return absl::InvalidArgumentError(
@@ -285,9 +274,12 @@ class TrainingBuilder {
   absl::StatusOr<Graph> ForwardBackward() {
     Graph graph = forward_;
     graph.name = "forward_backward";
+    SeparateRunningStatistics(graph);
+    MakeChangesEarly(graph);
     const ValueId loss = graph.Output("loss");
     std::map<std::string, ValueId> totals;
     for (const auto& [name, type] : totals_) totals[name] = graph.Output(name);
+    const std::map<std::string, ValueId> buffers = ChangedBuffers(graph);
     RemoveOutputs(graph);
     std::map<std::string, ValueId> leaves;
     for (const Node& node : graph.nodes) {
@@ -305,15 +297,18 @@ class TrainingBuilder {
     TACC_RETURN_IF_ERROR(builder.status());
     TACC_ASSIGN_OR_RETURN(std::vector<ValueId> gradients, Differentiate(graph, ops_, loss, seed, wanted));
 
-    // Each gradient goes to its accumulator where it is complete, so that its buffer lives no longer.
+    // Each gradient goes to its accumulator where it is complete, so that its memory lives no longer.
     std::vector<std::vector<Node>> after(graph.nodes.size());
     const std::vector<int> producers = graph.Producers();
-    auto accumulate = [&](const std::string& state, const TensorType& type, ValueId value) {
+    auto put_behind = [&](ValueId value, const auto& add) {
       const size_t first = graph.nodes.size();
       builder.SetModule(graph.nodes[producers[value]].module);
-      Accumulate(builder, state, type, builder.Cast(value, type.dtype));
+      add();
       std::move(graph.nodes.begin() + first, graph.nodes.end(), std::back_inserter(after[producers[value]]));
       graph.nodes.resize(first);
+    };
+    auto accumulate = [&](const std::string& state, const TensorType& type, ValueId value) {
+      put_behind(value, [&] { Accumulate(builder, state, type, builder.Cast(value, type.dtype)); });
     };
     for (size_t i = 0; i < trained.size(); ++i) {
       const Parameter& p = *trained[i];
@@ -324,6 +319,8 @@ class TrainingBuilder {
       accumulate(GradientState(p.name), GradientType(p), gradients[i]);
     }
     for (const auto& [name, value] : totals) accumulate(CounterState(name), totals_.at(name), value);
+    for (const auto& [name, value] : buffers)
+      put_behind(value, [&, v = value] { builder.End(Op::kStore, WeightState(name), v); });
     TACC_RETURN_IF_ERROR(builder.status());
     std::vector<Node> nodes;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -455,6 +452,7 @@ class TrainingBuilder {
   Graph Eval() {
     Graph graph = forward_;
     graph.name = "eval";
+    std::erase_if(graph.nodes, IsChangedBuffer);
     MakeEvaluation(graph);
     if (!options_.has_client) std::erase_if(graph.nodes, IsReturned);
     BindParameters(by_name_, options_.ema_decay.has_value() ? ReadFrom::kAverages : ReadFrom::kWeights, graph);

@@ -51,7 +51,8 @@ struct TrainingOptions : OptimizerOptions {
 
 // Makes a whole training step of a logical program that is a forward graph, and returns true. Its outputs are "loss"
 // (a sum over target tokens) and "target_tokens", and any further scalar whose sum over a step is wanted. An output
-// with returned=true is none of these. Graphs of the step: `begin` (zeroes the accumulators; only with
+// with returned=true is none of these, and "buffer:NAME" is what a micro-batch makes of the buffer NAME: a state that
+// `forward_backward` stores and `eval` reads. Graphs of the step: `begin` (zeroes the accumulators; only with
 // accumulation, or a client), `forward_backward`, `update`, `eval`.
 //
 // - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read

@@ -87,7 +87,7 @@ kernels::ResampleGrid InterpolateGridOf(const Binding& b, const Dims& image, con
 
 kernels::MomentsParameters MomentsParametersOf(const Binding& b) {
   double count = 1;
-  for (const int64_t extent : b.attr<std::vector<int64_t>>("over")) count *= static_cast<double>(extent);
+  for (const int64_t extent : b.attr<std::vector<int64_t>>("extents")) count *= static_cast<double>(extent);
   return {count, b.attr<double>("momentum")};
 }
 

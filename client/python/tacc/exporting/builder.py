@@ -108,6 +108,8 @@ class Builder(Graph):
         dims = broadcast_dims(a.dims, b.dims)
         dtype = "f32" if a.is_floating or b.is_floating else max(a.dtype, b.dtype)
         a, b = self.cast(a, dtype), self.cast(b, dtype)
+        if op == "mul" and dtype == "f32" and (scaled := self._scaled(a, b) or self._scaled(b, a)) is not None:
+            return scaled
         if op in ("add", "mul", "maximum", "minimum") and a.dims != dims and b.dims == dims:
             a, b = b, a
         return self.one(op, [self.broadcast(a, dims), self._repeated_by_op(b, dims)], dtype, dims)
@@ -141,6 +143,20 @@ class Builder(Graph):
     def negated(self, x: Value) -> Value:
         """Of true and false."""
         return self.compare("eq", x, self.constant(0, "i32", []))
+
+    def _scaled(self, x: Value, factors: Value) -> Value | None:
+        """x times a factor for each of its rows, [N,C,1,1] of [N,C,H,W], or for each channel, [C,1,1]: without a copy of them as large as x."""
+        ones = next((i for i, d in enumerate(reversed(factors.dims)) if d != 1), factors.rank)
+        kept = factors.dims[: factors.rank - ones]
+        if not kept or not ones:
+            return None
+        if factors.rank == x.rank and kept == x.dims[: len(kept)]:
+            rows = self.reshape(x, [*kept, product(x.dims[len(kept) :])])
+            return self.reshape(self.unary_with("mul_rows", [rows, self.reshape(factors, kept)]), x.dims)
+        behind_samples = kept[-1:] if all(d == 1 for d in kept[:-1]) else ()
+        if x.rank >= 3 and ones == x.rank - 2 and behind_samples == x.dims[1:2]:
+            return self.one("channel_affine", [x, self.reshape(factors, behind_samples)], x.dtype, x.dims)
+        return None
 
     def unary_with(self, op: str, operands: Sequence[Value], **attrs: Any) -> Value:
         """An op whose result is as its first operand."""

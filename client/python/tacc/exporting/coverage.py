@@ -34,6 +34,9 @@ def _flops(node: Node, batch: int, sequence: int) -> float:
         return 2.0 * at(product(list(extents.values())), batch, sequence)
     if node.op == "expert_matmul":
         return 2.0 * elements(0) * at(node.operands[0].dims[-1], batch, sequence)
+    if node.op.startswith("convolution"):  # each window of the smaller image with each element of its kernel and channel of its group
+        windows = node.operands[0] if node.op == "convolution_transposed" else node.results[0]
+        return 2.0 * at(product([*windows.dims, *node.operands[1].dims[1:]]), batch, sequence)
     if node.op == "attention":
         q, k, v = (o.dims for o in node.operands[:3])
         return 2.0 * at(product([q[0], q[1], q[2], k[1], q[3] + v[3]]), batch, sequence)

@@ -27,6 +27,8 @@ from tacc.exporting.patterns.constants import fold_constants
 from tacc.exporting.patterns.gelu import find_gelu
 from tacc.exporting.patterns.rms_norm import find_rms_norm
 from tacc.exporting.patterns.rotary import find_rotary
+from tacc.exporting.patterns.stochastic_depth import find_stochastic_depth
+from tacc.exporting.patterns.table_lookup import find_table_lookups
 from tacc.exporting.results import Exported, ExportError, GraphInput, UnsupportedOpsError
 from tacc.exporting.rows import TABLE
 from tacc.exporting.source import without_prefix
@@ -96,6 +98,7 @@ class _Made:
     lowering: Lowering
     inputs: list[GraphInput]
     outputs: list[str]
+    changed: list[str]  # buffers
     tensors: dict[str, torch.Tensor]  # of model.safetensors
     roles: dict[str, str]  # of each: parameter, frozen, buffer or table
     structure: Any  # of what the model returns
@@ -124,13 +127,13 @@ class _Exporter:
         self._roles: dict[str, str] = {}
         self._values: dict[str, Value] = {}
         self._inputs: list[GraphInput] = []
+        self._changed: list[str] = []
         self._owners = _owners(model)
         self._fixed = {name for name, p in model.named_parameters() if not p.requires_grad}
 
     def run(self, *, any_batch: bool, any_length: bool) -> _Made:
         program = trace(self._module, self._example, any_batch=any_batch, any_length=any_length, keeps=lambda op: TABLE.find(op) is not None)
         self._signature = program.graph_signature
-        _refuse_changed_buffers(self._signature)
         self._state = {**program.state_dict, **program.constants}
         graph = program.graph
         placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -145,16 +148,21 @@ class _Exporter:
         find_rotary(graph, values)
         find_rms_norm(graph)
         find_gelu(graph)
+        find_stochastic_depth(graph)
+        find_table_lookups(graph, values)
         fold_constants(graph, values, _has_row)
 
         self._g = Lowering(TABLE, self._extents, _PREFIX, self._table)
         returned = self._g.run(graph, self._placeholder)
         outputs = self._end(program, returned)
-        return _Made(self._g, self._inputs, outputs, self._tensors, self._roles, self._module.returned.structure, self._module.returned.names)
+        returned_by = self._module.returned
+        return _Made(self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names)
 
     def _constants(self, placeholders: Mapping[str, torch.fx.Node]) -> dict[torch.fx.Node, torch.Tensor]:
         targets = {**self._signature.inputs_to_buffers, **self._signature.inputs_to_lifted_tensor_constants}
-        return {placeholders[name]: self._state[target].detach().cpu() for name, target in targets.items() if name in placeholders}
+        changed = set(self._signature.buffers_to_mutate.values())
+        fixed = {name: target for name, target in targets.items() if name in placeholders and target not in changed}
+        return {placeholders[name]: self._state[target].detach().cpu() for name, target in fixed.items()}
 
     def _placeholder(self, node: torch.fx.Node) -> Value | None:
         if node.name in self._leaves:
@@ -176,11 +184,15 @@ class _Exporter:
 
     def _state_value(self, node: torch.fx.Node, target: str, role: str) -> Value:
         """Of a parameter or a buffer; of one that has several names, the first."""
-        name = self._owners.get(without_prefix(target, _PREFIX), without_prefix(target, _PREFIX))
+        name = self._name_of(target)
         if name not in self._values:
             tensor = self._state[target]
             self._values[name] = self._param(name, tensor, role, module=name.rpartition(".")[0])
         return self._g.cast(self._values[name], self._g.type_of(node.meta["val"])[0])
+
+    def _name_of(self, target: str) -> str:
+        name = without_prefix(target, _PREFIX)
+        return self._owners.get(name, name)
 
     def _param(self, name: str, tensor: torch.Tensor, role: str, module: str) -> Value:
         if tensor.numel() == 0:
@@ -202,10 +214,11 @@ class _Exporter:
         values = dict(zip(names, returned[num_changed:]))
         g = self._g
         g.module = g.source = ""
+        changed = self._changed_buffers(program, returned[:num_changed])
         has_batch = any("B" in i.dims for i in self._inputs)
         loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch, by_samples=self._by_samples)
         outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
-        for name, value in outputs:
+        for name, value in [*outputs, *((f"buffer:{name}", value) for name, value in changed.items())]:
             g.add("output", [value], [], symbol=name)
         g.drop_unused()
         split_fused(g)
@@ -213,7 +226,23 @@ class _Exporter:
         g.drop_unused()
         g.move_params()
         self._keep_params(g.nodes_of(loss, count))
+        self._changed = list(changed)
         return [name for name, _ in outputs[2:]]
+
+    def _changed_buffers(self, program: torch.export.ExportedProgram, changed: list[Any]) -> dict[str, Value]:
+        """By name, what becomes of the buffers that a forward in training changes, as the running statistics of batch norms."""
+        g = self._g
+        placeholders = {target: name for name, target in self._signature.inputs_to_buffers.items()}
+        nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+        values: dict[str, Value] = {}
+        for spec, value in zip(self._signature.output_specs, changed):
+            if spec.kind is not torch.export.graph_signature.OutputKind.BUFFER_MUTATION:
+                raise ExportError(f"the model's forward changes its input {spec.target} in place; let it work on a copy: x = x.clone()")
+            old = self._state_value(nodes[placeholders[spec.target]], spec.target, "buffer")
+            new = g.cast(value, "f32")
+            if new is not g.cast(old, "f32"):
+                values[self._name_of(spec.target)] = new
+        return values
 
     def _keep_params(self, of_loss: set[Node]) -> None:
         """Leaves out the tensors that the graph does not read. Those that the loss does not train are buffers to it."""
@@ -246,14 +275,6 @@ def _owners(model: torch.nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def _refuse_changed_buffers(signature: Any) -> None:
-    if changed := sorted(without_prefix(b, _PREFIX) for b in signature.buffers_to_mutate.values()):
-        raise ExportError(
-            f"the model's forward changes its buffers {', '.join(changed)}, which a graph cannot say yet; put those modules into eval() (batch norm), or "
-            "compute without them"
-        )
-
-
 def _description(model: torch.nn.Module, folder: Path, example: Example, made: _Made, notes: list[str]) -> Exported:
     in_graph = set(made.tensors)
     if unused := [name for name, _ in model.named_parameters() if name not in in_graph]:
@@ -273,6 +294,7 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         outputs=made.outputs,
         parameters=[n for n in made.tensors if made.roles[n] == "parameter"],
         buffers=[n for n in made.tensors if made.roles[n] == "buffer"],
+        changed_buffers=made.changed,
         tables=[n for n in made.tensors if made.roles[n] == "table"],
         aliases={name: first for name, first in _owners(model).items() if name != first and first in in_graph},
         frozen=[n for n in made.tensors if made.roles[n] == "frozen"],

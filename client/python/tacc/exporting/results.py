@@ -93,6 +93,7 @@ class Exported:
         outputs: Names of what the model returns beside its loss, each an output of the graph.
         parameters: Names in model.safetensors of what is trained, as those of the model's state_dict.
         buffers: Names of what is not trained and saved with the model.
+        changed_buffers: Of these, what each micro-batch of a training changes, as the running statistics of batch norms.
         tables: Names in model.safetensors that the model has not: fixed tables that it computes.
         aliases: Names of the state_dict that share another name's tensor -> that name.
         frozen: Parameters that are not trained: those with requires_grad=False, and those on which the loss does not depend.
@@ -108,6 +109,7 @@ class Exported:
     outputs: list[str]
     parameters: list[str]
     buffers: list[str]
+    changed_buffers: list[str]
     tables: list[str]
     aliases: dict[str, str]
     frozen: list[str]

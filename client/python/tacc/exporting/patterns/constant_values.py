@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from tacc.exporting.extents import Extents, InexpressibleError, at
 
+_RANDOM = ("aten.bernoulli", "aten.rand", "aten.dropout", "aten.native_dropout")
 # They ask only for the shape of their operand.
 _OF_SHAPES = ("aten.sym_size", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.new_", "aten._assert")
 
@@ -23,13 +24,15 @@ class ConstantValues:
         self._data: dict[Node, frozenset[Node]] = {}
 
     def data_of(self, node: Node) -> frozenset[Node]:
-        """The placeholders, other than constants, on whose values the node depends."""
+        """The placeholders, other than constants, on whose values the node depends, and what is drawn at random."""
         if node in self._data:
             return self._data[node]
         if node.op == "placeholder":
             result = frozenset() if node in self._constants else frozenset([node])
         elif str(node.target).startswith(_OF_SHAPES):
             result = frozenset()
+        elif str(node.target).startswith(_RANDOM):
+            result = frozenset([node])
         else:
             result = frozenset[Node]().union(*(self.data_of(n) for n in node.all_input_nodes))
         self._data[node] = result

@@ -38,7 +38,8 @@ def full_like(g: Lowering, x: Value, value: float, **_: Any) -> Value:
     return g.constant(value, g.dtype, g.dims)
 
 
-@row("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.empty.memory_format", "aten.new_empty.default")
+@row("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
+@row("aten.empty.memory_format", "aten.empty_permuted.default", "aten.new_empty.default")
 def zeros(g: Lowering, *_: Any, **__: Any) -> Value:
     return g.constant(0, g.dtype, g.dims)
 

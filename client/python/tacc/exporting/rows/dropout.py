@@ -12,16 +12,17 @@ from tacc.exporting.table import NoRowError, row
 SEED = 42  # of all dropouts of a graph
 
 
-@row("aten.dropout.default", "aten.native_dropout.default", "aten.feature_dropout.default")
+@row("aten.dropout.default", "aten.native_dropout.default")
 def dropout(g: Lowering, x: Value, rate: float, train: bool = True) -> Any:
-    name = str(g.node.target)
-    if rate == 0 or not train:
-        y = x
-    elif "feature" in name:
-        raise NoRowError("of whole channels")
-    else:
-        y = dropped(g, x, rate)
-    return [y, None] if "native" in name else y
+    y = x if rate == 0 or not train else dropped(g, x, rate)
+    return [y, None] if "native" in str(g.node.target) else y
+
+
+@row("aten.bernoulli.p")
+def bernoulli(g: Lowering, x: Value, probability: float, **_: Any) -> Value:
+    """1 with that probability, else 0, of which dropout of channels and of whole samples (stochastic depth) are made."""
+    ones = g.constant(1.0, "f32", g.dims)
+    return g.scale(ones if probability == 1 else dropped(g, ones, 1.0 - probability), probability)
 
 
 def dropped(g: Lowering, x: Value, rate: float) -> Value:

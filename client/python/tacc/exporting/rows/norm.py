@@ -1,4 +1,4 @@
-"""Norms."""
+"""Norms of the last dims, and of groups of channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from tacc.exporting.extents import product
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.rms_norm import RMS_NORM
-from tacc.exporting.table import row
+from tacc.exporting.rows.batch_norm import by_statistics, of_channels
+from tacc.exporting.table import NoRowError, row
 
 
 def _as_rows(g: Lowering, x: Value, num_dims: int) -> Value:
@@ -38,3 +39,35 @@ def rms_norm(g: Lowering, x: Value, shape: list[int], weight: Value | None = Non
     scale = g.constant(1.0, "f32", rows.dims[-1:]) if weight is None else _flat(g, weight)
     y, _ = g.add("rms_norm", [rows, scale], [("f32", rows.dims), ("f32", rows.dims[:-1])], eps=2.0**-23 if eps is None else float(eps))
     return g.reshape(y, x.dims)
+
+
+@row("aten.group_norm.default")
+def group_norm(g: Lowering, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5, *_: object) -> Value:
+    rows = g.reshape(x, [x.dims[0], groups, product([x.dims[1] // groups, *x.dims[2:]])])
+    return of_channels(g, g.reshape(_normalized(g, rows, eps), x.dims), weight, bias)
+
+
+@row("aten.instance_norm.default")
+def instance_norm(
+    g: Lowering,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    of_input: bool,
+    momentum: float,
+    eps: float,
+    *_: object,
+) -> Value:
+    if not of_input and mean is not None and variance is not None:
+        return by_statistics(g, x, weight, bias, mean, variance, eps)
+    if mean is not None:
+        raise NoRowError("that tracks running statistics")
+    rows = g.reshape(x, [*x.dims[:2], product(x.dims[2:])])
+    return of_channels(g, g.reshape(_normalized(g, rows, eps), x.dims), weight, bias)
+
+
+def _normalized(g: Lowering, rows: Value, eps: float) -> Value:
+    statistics = ("f32", rows.dims[:-1])
+    return g.add("layer_norm", [rows], [("f32", rows.dims), statistics, statistics], eps=float(eps))[0]

@@ -66,6 +66,13 @@ def softmax(g: Lowering, x: Value, dim: int, *_: Any) -> Value:
     return g.swap(g.unary("softmax", g.swap(g.cast(x, "f32"), dim, x.rank - 1)), dim, x.rank - 1)
 
 
+@row("aten.linalg_vector_norm.default")
+def vector_norm(g: Lowering, x: Value, order: float = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Value:
+    if order != 2:
+        raise NoRowError(f"of order {order}")
+    return g.reshape(g.unary("sqrt", g.reduce_sum(g.unary("square", g.cast(x, "f32")), _dims_of(x, dims))), g.dims)
+
+
 @row("aten.logsumexp.default")
 def logsumexp(g: Lowering, x: Value, dims: list[int], keepdim: bool = False) -> Value:
     over = _dims_of(x, dims)

@@ -1,0 +1,80 @@
+"""What a graph computes, beside what PyTorch computes of the module that it was exported of; both in float64."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from tacc.exporting import Exported
+from torch import nn
+from torch_models import BATCH, LENGTH, TorchModel
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "parity"))
+import torch_interpreter
+from references import KeepDouble
+
+PLAN = Path(os.environ["TACC_BUILD"]) / "tacc-plan"
+EXACT = 1e-10  # float64 rounding
+
+
+def nodes_of(exported: Exported) -> list[torch_interpreter.Node]:
+    options = ["--batch", str(BATCH), "--seq-len", str(LENGTH)]
+    run = subprocess.run([PLAN, "import", "--graph", exported.folder / "model.graph", *options], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return torch_interpreter.parse(run.stdout)
+
+
+def in_double(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    return {k: in_double(v) for k, v in value.items()} if isinstance(value, dict) else [in_double(v) for v in value]
+
+
+def reference(model: TorchModel) -> tuple[nn.Module, torch.Tensor, Any]:
+    """The module in float64 with its gradients, its loss and what it returns."""
+    module, batch = copy.deepcopy(model.module).double(), in_double(model.batch)
+    with KeepDouble():
+        outputs = module(**batch) if isinstance(batch, dict) else module(batch[0])
+        loss = model.options["loss"](outputs, batch) if "loss" in model.options else outputs["loss"]
+        loss.backward()
+    return module, loss, outputs
+
+
+def run_graph(exported: Exported, batch: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The graph's outputs, and the parameters by name, in float64."""
+    stored = load_file(exported.folder / "model.safetensors")
+    params = {name: t.double().requires_grad_(name in exported.parameters) for name, t in stored.items()}
+    inputs = {"step": torch.tensor(0), "sample": torch.arange(BATCH)}
+    for i in exported.inputs:
+        inputs[i.name] = in_double(batch)[i.path[0]]
+    return torch_interpreter.run(nodes_of(exported), inputs, params), params
+
+
+def check_against_torch(exported: Exported, model: TorchModel, tolerance: float) -> None:
+    """The loss, what the model returns, all gradients, and the buffers that the forward changes."""
+    module, loss, outputs = reference(model)
+    made, params = run_graph(exported, model.batch)
+    got = made["loss"] / made["target_tokens"]
+    assert abs(got.item() - loss.item()) <= tolerance * abs(loss.item())
+    returned = {"output": outputs} if isinstance(outputs, torch.Tensor) else outputs
+    for name in exported.outputs:
+        if name in returned:
+            assert (made[name] - returned[name]).norm() <= tolerance * returned[name].norm(), name
+    got.backward()
+    trained = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    assert set(trained) == set(exported.parameters)
+    largest = max(g.norm() for g in trained.values())
+    for parameter, gradient in trained.items():
+        difference = (params[parameter].grad - gradient).norm()
+        assert difference <= 10 * tolerance * gradient.norm() + 1e-12 * largest, parameter
+    before = dict(model.module.named_buffers())
+    changed = {name: value for name, value in module.named_buffers() if not torch.equal(value, before[name].to(value.dtype))}
+    assert set(exported.changed_buffers) == set(changed)
+    for name, value in changed.items():
+        assert (made[f"buffer:{name}"] - value).norm() <= tolerance * value.double().norm(), name

@@ -1,0 +1,76 @@
+"""Models of images and sounds mean what PyTorch computes: loss, outputs, gradients and running statistics in float64."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tacc
+import torch
+from comparison import EXACT, check_against_torch, run_graph
+from image_models import MODELS, classified, convnext, efficientnet, random
+from torch import nn
+
+# hardsigmoid's gradient: PyTorch takes 1/6 in fp32.
+INEXACT = {"mobilenet"}
+UNUSED = {
+    "clip": "the graph leaves out vision_model.post_layernorm.weight, vision_model.post_layernorm.bias: nothing that the model returns depends on them",
+    "wav2vec2": "the graph leaves out wav2vec2.masked_spec_embed: nothing that the model returns depends on them",
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_outputs_gradients_and_buffers(name: str, tmp_path: Path):
+    model = MODELS[name]()
+    exported = tacc.export_model(model.module, model.batch, tmp_path, **model.options)
+    assert exported.any_batch
+    assert exported.notes == ([UNUSED[name]] if name in UNUSED else [])
+    assert exported.coverage.share == 1.0
+    check_against_torch(exported, model, 1e-7 if name in INEXACT else EXACT)
+
+
+@pytest.mark.parametrize("make", [convnext, efficientnet])
+def test_layers_of_single_samples_are_dropped(make: Callable[..., nn.Module], tmp_path: Path):
+    """Stochastic depth is a dropout of one number a sample, which evaluation leaves out."""
+    model = classified(make(drop=0.4), 32)
+    exported = tacc.export_model(model.module, model.batch, tmp_path, **model.options)
+    text = (tmp_path / "model.graph").read_text()
+    dropped = re.findall(r"dropout %\w.* rate=([\d.e-]+) seed=\d+ : f32\[B,1,1,1\]", text)
+    assert len(dropped) >= 3 and max(map(float, dropped)) > 0.2
+    if make is convnext:  # without batch norms, whose statistics are others in evaluation
+        made, _ = run_graph(exported, model.batch)
+        wanted = copy.deepcopy(model.module).double().eval()(model.batch[0].double())
+        assert (made["output"] - wanted).norm() <= EXACT * wanted.norm()
+
+
+def test_uniform_numbers_that_drop_samples_are_found(tmp_path: Path):
+    """As transformers and timm draw them: floor(p + rand)."""
+
+    class DropPath(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            kept = (0.75 + torch.rand((x.shape[0], 1), dtype=x.dtype)).floor_()
+            return {"loss": (x + self.layer(x).div(0.75) * kept).square().mean()}
+
+    tacc.export_model(DropPath(), {"x": random(3, 4)}, tmp_path)
+    assert "rate=0.25" in (tmp_path / "model.graph").read_text()
+
+
+def test_an_input_that_is_changed_is_refused(tmp_path: Path):
+    class Doubles(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x.mul_(2)
+            return {"loss": self.layer(x).mean()}
+
+    with pytest.raises(tacc.ExportError, match=r"changes its input .* in place"):
+        tacc.export_model(Doubles(), {"x": random(3, 4)}, tmp_path)
