@@ -297,7 +297,7 @@ class Session:
 
     def update(
         self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, gradient_factor: float = 1.0,
-        max_grad_norm: float | None = None,
+        max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> StepResult:
         """The update by the gradients of the micro-batches since the last one: clipping, learning rate, optimizer.
 
@@ -306,6 +306,7 @@ class Session:
             learning_rates: By a peak of `learning_rates`: what the update is made with in place of what the schedule says.
             gradient_factor: What the gradients, of the mean over the targets of all micro-batches, are multiplied by before they are clipped.
             max_grad_norm: What their norm is clipped to. None: `train.max_grad_norm`.
+            optimizer_step: Updates that the optimizer counts before this one, as those that loaded states have had. None: those of the training.
 
         Raises:
             InputError: The job has no such learning rate.
@@ -319,6 +320,8 @@ class Session:
             fields["gradient_factor"] = gradient_factor
         if max_grad_norm is not None:
             fields["max_grad_norm"] = max_grad_norm
+        if optimizer_step is not None:
+            fields["optimizer_step"] = optimizer_step
         return self._updated(self._ask("update", None, state, fields=fields), state)
 
     def discard_gradients(self) -> None:
