@@ -21,8 +21,9 @@ from tacc.version import __version__
 
 if TYPE_CHECKING:
     from tacc import dist
-    from tacc.accelerating import accelerate
+    from tacc.accelerating import accelerate, accelerate_hf_trainer
     from tacc.accelerating.handle import AcceleratedModel
+    from tacc.accelerating.hf_trainer import AcceleratedTrainer
     from tacc.accelerating.outputs import ModelOutputs
     from tacc.accelerating.scripts import lazy_device, mark_step, sync
     from tacc.aio import AsyncClient, AsyncJob
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 # Name -> the module that has it.
 _HOME = {
     "AcceleratedModel": "accelerating.handle",
+    "AcceleratedTrainer": "accelerating.hf_trainer",
     "AnswerTimeoutError": "errors",
     "AsyncClient": "aio",
     "AsyncJob": "aio",
@@ -145,6 +147,7 @@ _HOME = {
     "VersionError": "errors",
     "Worker": "messages",
     "accelerate": "accelerating",
+    "accelerate_hf_trainer": "accelerating",
     "compare": "comparison",
     "export_model": "exporting",
     "fit": "fitting",
@@ -158,6 +161,7 @@ _MODULES = ("dist",)
 __all__ = [
     "__version__",
     "AcceleratedModel",
+    "AcceleratedTrainer",
     "AnswerTimeoutError",
     "AsyncClient",
     "AsyncJob",
@@ -226,6 +230,7 @@ __all__ = [
     "VersionError",
     "Worker",
     "accelerate",
+    "accelerate_hf_trainer",
     "compare",
     "dist",
     "export_model",
