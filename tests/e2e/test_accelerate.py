@@ -266,11 +266,55 @@ def test_a_loss_that_the_loop_computes(config):
     settings = ta.Config(resources={"workers": config["resources"]["workers"]})
     settings.dist.fsdp.size = config["resources"]["workers"]
     model, loader = ta.accelerate(module, data, settings)
-    assert ta.dist.world_size() == 1 and ta.lazy_device() == model.device
+    assert (ta.dist.world_size(), ta.dist.rank(), ta.dist.local_rank()) == (1, 0, 0) and ta.lazy_device() == model.device
     with model:
         expect_same(want, loop(model, loader, model.device), plain, model)
         ta.mark_step()
         ta.sync()
+
+
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+def test_a_language_model_of_transformers(config, tmp_path):
+    """With fused projections, which the ranks keep as weights of their own, a head that is the embedding, and padded texts."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    settings = GPT2Config(vocab_size=61, n_positions=16, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                          initializer_range=0.2, bos_token_id=0, eos_token_id=0)
+    random = torch.Generator().manual_seed(11)
+    data = []
+    for _ in range(STEPS):
+        ids = torch.randint(1, 61, (SAMPLES, 12), generator=random)
+        mask = (torch.arange(12)[None] < torch.randint(5, 13, (SAMPLES, 1), generator=random)).long()
+        data.append({"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)})
+
+    def loop(model: Any) -> list[float]:
+        # The bias of keys changes no softmax: its gradient is nothing but rounding, which AdamW would make steps of.
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        losses = []
+        for batch in data:
+            loss = model(**batch).loss
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    torch.manual_seed(5)
+    plain, module = GPT2LMHeadModel(settings), GPT2LMHeadModel(settings)
+    module.load_state_dict(plain.state_dict())
+    want = loop(plain)
+    with tacc.accelerate(module, config=config) as model:
+        expect_same(want, loop(model), plain, model)
+        assert model.config.n_layer == 2
+        model.save_pretrained(tmp_path / "saved")
+        weights = model.state_dict()
+        model.load_state_dict({name: value * 0 for name, value in weights.items()})
+        assert not model.state_dict()["transformer.h.0.attn.c_attn.weight"].any()
+        model.load_state_dict(weights)
+        assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    saved = GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+    assert all(torch.equal(value, weights[name]) for name, value in saved.state_dict().items())
 
 
 def test_a_loss_that_is_given():

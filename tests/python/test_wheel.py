@@ -57,7 +57,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     assert wheel.stat().st_size <= MAX_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    modules = {f"tacc/{path.relative_to(ROOT / 'client/python/tacc')}" for pattern in ("*.py", "exporting/**/*.py", "live/*.py", "show/*.py") for path in (ROOT / "client/python/tacc").glob(pattern)}
+    modules = {f"tacc/{path.relative_to(ROOT / 'client/python/tacc')}" for pattern in ("*.py", "accelerating/*.py", "exporting/**/*.py", "live/*.py", "show/*.py") for path in (ROOT / "client/python/tacc").glob(pattern)}
     generated = {f"tacc/v1/{name}_pb2.py{i}" for name in ("coordinator", "job", "options", "worker") for i in ("", "i")}
     about = {name for name in names if ".dist-info/" in name}
     assert names - about == modules | generated | {"tacc/config_sections.py", "tacc/foreign_names.py", "tacc/messages.py", "tacc/py.typed"} | {

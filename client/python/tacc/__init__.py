@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from tacc.version import __version__
 
 if TYPE_CHECKING:
-    from tacc import dist
     from tacc.accelerating import accelerate, accelerate_hf_trainer
-    from tacc.accelerating.handle import AcceleratedModel
-    from tacc.accelerating.hf_trainer import AcceleratedTrainer
-    from tacc.accelerating.outputs import ModelOutputs
+    from tacc.accelerating import amp as amp
+    from tacc.accelerating import dist as dist
+    from tacc.accelerating.handle import AcceleratedModel as AcceleratedModel
+    from tacc.accelerating.hf_trainer import AcceleratedTrainer as AcceleratedTrainer
+    from tacc.accelerating.outputs import ModelOutputs as ModelOutputs
     from tacc.accelerating.scripts import lazy_device, mark_step, sync
     from tacc.aio import AsyncClient, AsyncJob
     from tacc.client import Client, Job
@@ -156,12 +157,11 @@ _HOME = {
     "prepare": "prepare_data",
     "sync": "accelerating.scripts",
 }
-_MODULES = ("dist",)
+_MODULES = ("amp", "dist")  # of accelerating
+_NEED_TORCH = {"AcceleratedModel", "AcceleratedTrainer", "ModelOutputs"}  # not listed: who looks at all names need not have it
 
 __all__ = [
     "__version__",
-    "AcceleratedModel",
-    "AcceleratedTrainer",
     "AnswerTimeoutError",
     "AsyncClient",
     "AsyncJob",
@@ -208,7 +208,6 @@ __all__ = [
     "MemoryConfig",
     "MicroBatchResult",
     "ModelConfig",
-    "ModelOutputs",
     "PPConfig",
     "Plan",
     "PreparedData",
@@ -232,7 +231,6 @@ __all__ = [
     "accelerate",
     "accelerate_hf_trainer",
     "compare",
-    "dist",
     "export_model",
     "fit",
     "lazy_device",
@@ -246,7 +244,7 @@ if not TYPE_CHECKING:  # Which would let the package have any name.
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            return importlib.import_module(f"tacc.{name}")
+            return importlib.import_module(f"tacc.accelerating.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'tacc' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"tacc.{_HOME[name]}"), name)
@@ -255,4 +253,4 @@ if not TYPE_CHECKING:  # Which would let the package have any name.
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, *_MODULES])
+    return sorted([*globals(), *(name for name in _HOME if name not in _NEED_TORCH), *_MODULES])

@@ -246,17 +246,19 @@ absl::StatusOr<std::vector<double>> ClientSource::Counters() {
   return sums;
 }
 
-absl::Status ClientSource::RunMicroBatch(const ClientCommand& command, nlohmann::json& answer) {
+absl::Status ClientSource::RunMicroBatches(const ClientCommand& command, nlohmann::json& answer) {
   const Batch& batch = BatchOf(command, num_micro_batches_);
-  TACC_RETURN_IF_ERROR(parts_.executor->RunMicroBatch(batch.inputs, /*is_first=*/num_micro_batches_ == 0));
-  TACC_RETURN_IF_ERROR(parts_.measurement->Take());
+  for (const std::vector<const void*>& inputs : batch.inputs) {
+    TACC_RETURN_IF_ERROR(parts_.executor->RunMicroBatch({inputs}, /*is_first=*/num_micro_batches_ == 0));
+    TACC_RETURN_IF_ERROR(parts_.measurement->Take());
+    ++num_micro_batches_;
+  }
   TACC_ASSIGN_OR_RETURN(const std::vector<double> counters, Counters());
   if (counters_.empty()) counters_.assign(counters.size(), 0);
   // Sums are answered: a mean is over the targets of all micro-batches of the step.
   answer["loss_sum"] = counters[0] - counters_[0];
   answer["target_tokens"] = counters[1] - counters_[1];
   counters_ = counters;
-  ++num_micro_batches_;
   last_micro_batch_ = next_;
   return absl::OkStatus();
 }
@@ -318,7 +320,7 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
   } else if (next_->kind == Kind::kForward) {
     TACC_RETURN_IF_ERROR(Forward(*next_, answer, bytes));
   } else if (next_->kind == Kind::kMicroBatch) {
-    TACC_RETURN_IF_ERROR(RunMicroBatch(*next_, answer));
+    TACC_RETURN_IF_ERROR(RunMicroBatches(*next_, answer));
   } else if (next_->kind == Kind::kDiscard) {
     Discard();
   } else if (next_->kind == Kind::kRead) {

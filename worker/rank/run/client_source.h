@@ -54,7 +54,7 @@ class ClientSource : public StepSource {
   Batch& BatchOf(const ClientCommand& command, int64_t first, const UpdateOptions& update = {});
   // `bytes`: outputs that are asked for, as the answer describes them.
   absl::Status Forward(const ClientCommand& command, nlohmann::json& answer, std::string& bytes);
-  absl::Status RunMicroBatch(const ClientCommand& command, nlohmann::json& answer);
+  absl::Status RunMicroBatches(const ClientCommand& command, nlohmann::json& answer);
   // The step under way has not been.
   void Discard();
   absl::Status Read(const ClientCommand& command, nlohmann::json& answer, std::string& bytes);

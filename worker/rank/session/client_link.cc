@@ -331,7 +331,7 @@ absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command
   const auto most = static_cast<uint64_t>(options_.num_micro_batches);
   const bool takes_some = command.kind == Kind::kForward      ? given >= 1 && given <= most
                           : command.kind == Kind::kStep       ? given == most
-                          : command.kind == Kind::kMicroBatch ? given == 1
+                          : command.kind == Kind::kMicroBatch ? given >= 1 && given <= most
                                                               : given == 0;
   if (!takes_some)
     return absl::InvalidArgumentError(absl::StrCat("a command with ", given, " micro-batches; a step has ", most));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ def as_batch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         return tuple(_tensor(a) for a in args)
     if args:
         try:
-            kwargs = dict(inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments)
+            kwargs = dict(_signature(module).bind_partial(*args, **kwargs).arguments)
         except TypeError as error:
             raise InputError(f"the model's forward does not take this batch: {error}; with loss= what the model does not take goes to the loss") from error
     return {name: _tensor(value) for name, value in kwargs.items() if value is not None}
@@ -39,9 +40,23 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
+_SIGNATURES: weakref.WeakKeyDictionary[torch.nn.Module, inspect.Signature] = weakref.WeakKeyDictionary()
+
+
+def _signature(module: torch.nn.Module) -> inspect.Signature:
+    if module not in _SIGNATURES:
+        _SIGNATURES[module] = inspect.signature(module.forward)
+    return _SIGNATURES[module]
+
+
+def names(module: torch.nn.Module, name: str) -> bool:
+    """Whether the model's forward has an argument of that name, not one for all names."""
+    return name in _signature(module).parameters
+
+
 def takes(module: torch.nn.Module, name: str) -> bool:
     """Whether the model's forward has the argument."""
-    parameters = inspect.signature(module.forward).parameters.values()
+    parameters = _signature(module).parameters.values()
     return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
 
 

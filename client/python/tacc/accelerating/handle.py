@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import math
 import shutil
 import weakref
@@ -17,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tacc.accelerating import clipping
-from tacc.accelerating.batches import Batches, as_batch, takes
+from tacc.accelerating.batches import Batches, as_batch, names, takes
 from tacc.accelerating.job import Options, export, start
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
@@ -39,12 +38,17 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         optimizer.step()
 
     Attributes of the module are its too. Its parameters are the module's: they stay as they were until `sync`.
+
+    Args:
+        module: The model.
+        options: As given to `tacc.accelerate`.
+        optimizer: As there.
+        loss: As there.
     """
 
     def __init__(self, module: torch.nn.Module, options: Options, optimizer: torch.optim.Optimizer | None, loss: Callable[[Any, Any], torch.Tensor] | None):
         super().__init__()
-        # Hidden from torch.nn.Module, which would take it for a part of this one.
-        object.__setattr__(self, "module", module)
+        self.module = module
         self._options = options
         self._optimizer = optimizer
         self._loss = loss
@@ -63,6 +67,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self.device = torch.device("cpu")
         """Where batches are taken from, and outputs are."""
         self.train(True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # torch.nn.Module would take the module for a part of this one.
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -119,12 +126,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def _start(self, batch: Any) -> None:
         if self._job is not None:
             raise TaccError("the model is closed; accelerate it again")
-        names = {id(p): name for name, p in self.module.named_parameters()}
+        by_id = {id(p): name for name, p in self.module.named_parameters()}
         optimizer = self._optimizer or find_optimizer(self.module.parameters())
         if optimizer is None:
             raise InputError("no optimizer has the model's parameters: make one of model.parameters() before the first forward, or give optimizer=")
         model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
-        groups = Groups(optimizer, names, set(model.graph.description.parameters))
+        groups = Groups(optimizer, by_id, set(model.graph.description.parameters))
         batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
         self._client, self._job, self._session = start(self.module, model, groups, batches.size, self._options)
         self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
@@ -214,7 +221,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             args: A batch: one dict, or the arguments of the model. With `loss=` also what the loss takes behind these.
             kwargs: The arguments by name. `num_items_in_batch` is what the loss is the sum over, in place of its own targets.
         """
-        num_items = None if takes_own(self.module, "num_items_in_batch") else kwargs.pop("num_items_in_batch", None)
+        num_items = None if names(self.module, "num_items_in_batch") else kwargs.pop("num_items_in_batch", None)
         if num_items is not None and self._options.mean_over == "micro_batch":
             raise InputError('num_items_in_batch is of a mean over all targets of a step: leave mean_over="micro_batch" out')
         batch = self._batch(args, kwargs)
@@ -304,12 +311,15 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     _is_updating = False
 
     def _update(self) -> None:
+        self._updated(self._steps.update)
+
+    def _updated(self, update: Callable[[bytes | None, dict[float, float], float, int | None], StepResult | None]) -> None:
         state, self.loader_state = self.loader_state, None
         max_norm, self._max_norm = self._max_norm, None
         norm, self._norm = self._norm, None
-        rates = self._groups.learning_rates()
         counted = self.optimizer_step if self._steps_before else None
-        self.last_step = self._guarded(lambda: self._steps.update(rates, max_norm or _UNCLIPPED, state, counted)) or self.last_step
+        rates = self._groups.learning_rates()
+        self.last_step = self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted)) or self.last_step
         if norm is not None and self.last_step is not None:
             norm.fill_(self.last_step.grad_norm)
 
@@ -327,11 +337,11 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             raise InputError("the model returns no loss, and none is given: give loss= to tacc.accelerate, or call the model and backward")
         self._steps.settle("model.step(batch)")
         arrays, _, _ = self._batches.arrays(batch, trains=True)
-        made = self._guarded(lambda: self._steps.run(arrays, None))
-        self._steps.zero()  # Of a step before, whose gradients no zero_grad has dropped.
-        self._steps.confirm(made, 1.0)
-        self._update()
-        self._steps.zero()
+        session = self.session
+        self._updated(
+            lambda state, rates, norm, counted: session.step(arrays, state=state, learning_rates=rates, max_grad_norm=norm, optimizer_step=counted)
+        )
+        self._steps.zero()  # As if zero_grad came behind it.
         assert self.last_step is not None
         return self.last_step
 
@@ -370,22 +380,40 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         return self._norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of this step."""
+        """Forgets the gradients of this step.
+
+        Args:
+            set_to_none: Either way there are none.
+        """
         if self._session is not None:
             self._guarded(self._steps.zero)
 
     # --- Weights --------------------------------------------------------------------------------------------------------
 
     def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
-        """The module's, for an optimizer."""
+        """The module's, for an optimizer.
+
+        Args:
+            recurse: As of torch.nn.Module.
+        """
         yield from self.module.parameters(recurse)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """The module's."""
+        """The module's.
+
+        Args:
+            args: As of torch.nn.Module.
+            kwargs: As of torch.nn.Module.
+        """
         yield from self.module.named_parameters(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The weights as they are now, by the names that the module has."""
+        """The weights as they are now, by the names that the module has.
+
+        Args:
+            args: As of torch.nn.Module; without effect.
+            kwargs: The same.
+        """
         own: dict[str, Any] = self.module.state_dict()
         if self._session is None:
             return own
@@ -406,8 +434,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         """
         result = self.module.load_state_dict(state_dict, strict=strict, assign=assign)
         if self._session is not None:
-            names = {n for n in (*self._model.graph.description.parameters, *self._model.graph.description.buffers) if n in state_dict}
-            self._load({f"weights/{name}": state_dict[name] for name in names})
+            known = {n for n in (*self._model.graph.description.parameters, *self._model.graph.description.buffers) if n in state_dict}
+            self._load({f"weights/{name}": state_dict[name] for name in known})
         return result
 
     def full_optim_state_dict(self) -> dict[str, Any]:
@@ -416,9 +444,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         for kind in sorted({name.partition("/")[0] for name in self.session.state_names()} - {"weights"}):
             for name, tensor in self._read(kind).items():
                 found.setdefault(name, {"step": torch.tensor(float(self.optimizer_step))})[kind] = tensor
-        names = {id(p): name for name, p in self.module.named_parameters()}
+        by_id = {id(p): name for name, p in self.module.named_parameters()}
         assert self._optimizer is not None
-        groups = [{**g, "params": [names[id(p)] for p in g["params"]]} for g in self._optimizer.param_groups]
+        groups = [{**g, "params": [by_id[id(p)] for p in g["params"]]} for g in self._optimizer.param_groups]
         return {"state": found, "param_groups": groups}
 
     def load_full_optim_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -469,11 +497,6 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             self._guarded(lambda: self.session.load(folder))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def takes_own(module: torch.nn.Module, name: str) -> bool:
-    """Whether the model's forward names the argument itself."""
-    return name in inspect.signature(module.forward).parameters
 
 
 _OPEN: weakref.WeakSet[AcceleratedModel] = weakref.WeakSet()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -15,9 +15,9 @@ def lazy_device() -> torch.device:
     return torch.device("cpu")
 
 
-def sync(*_: Any, **__: Any) -> None:
+def sync() -> None:
     """Nothing: a forward and a step have been when they return."""
 
 
-def mark_step(*_: Any, **__: Any) -> None:
+def mark_step() -> None:
     """Nothing, as `sync`."""

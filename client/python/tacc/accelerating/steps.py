@@ -66,9 +66,8 @@ class Steps:
             divisor: What its loss is the sum over; None: its targets.
         """
         self._drop_unused()
-        results = [self.session.micro_batch(part) for part in self._parts(arrays)]
-        targets = math.fsum(r.target_tokens for r in results)
-        made = MicroBatch(math.fsum(r.loss_sum for r in results), targets, targets if divisor is None else divisor)
+        result = self.session.micro_batch(arrays, micro_batches=self.session.num_micro_batches)
+        made = MicroBatch(result.loss_sum, result.target_tokens, result.target_tokens if divisor is None else divisor)
         self._micro_batches.append(made)
         return made
 
@@ -102,7 +101,7 @@ class Steps:
             self._micro_batches = []
             self.session.discard_gradients()
 
-    def update(self, learning_rates: Mapping[float, float], max_grad_norm: float, state: bytes | None, optimizer_step: int | None) -> StepResult | None:
+    def update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> StepResult | None:
         """The update by the gradients of all confirmed micro-batches; None: there are none, and nothing is done. Arguments as of `Session.update`."""
         self._drop_unused()
         if not self._micro_batches:
@@ -126,14 +125,6 @@ class Steps:
             )
         self._micro_batches = []
         self.session.discard_gradients()
-
-    def _parts(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """The micro-batches that the ranks take one by one."""
-        size, inputs = self.session.micro_batch_size, self.session.inputs
-        return [
-            {name: a[m * size : (m + 1) * size] if inputs[name].has_batch else a for name, a in arrays.items() if name in inputs}
-            for m in range(self.session.num_micro_batches)
-        ]
 
 
 def _factor(micro_batches: list[MicroBatch]) -> float:

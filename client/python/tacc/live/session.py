@@ -266,12 +266,18 @@ class Session:
         once = sum({part.offset: part.size for part in parts}.values())
         return once, [sum(part.size for of_batch in of_rank for part in of_batch) for of_rank in self._parts]
 
-    def step(self, batch: Mapping[str, Any] | StagedBatch, *, state: bytes | None = None) -> StepResult:
+    def step(
+        self, batch: Mapping[str, Any] | StagedBatch, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None,
+        max_grad_norm: float | None = None, optimizer_step: int | None = None,
+    ) -> StepResult:
         """A step: forward and backward of all micro-batches, and the update.
 
         Args:
             batch: As of `stage`, or what it returned.
             state: What the caller needs to go on after this step, as the position of its loader: a checkpoint keeps it.
+            learning_rates: As of `update`.
+            max_grad_norm: As of `update`.
+            optimizer_step: As of `update`.
 
         Raises:
             InputError: As `stage`.
@@ -280,19 +286,21 @@ class Session:
         """
         if isinstance(batch, StagedBatch) and state is None:
             state = batch.state
-        return self._updated(self._ask("step", batch, state), state)
+        fields = self._update_fields(learning_rates, 1.0, max_grad_norm, optimizer_step)
+        return self._updated(self._ask("step", batch, state, fields=fields), state)
 
-    def micro_batch(self, batch: Mapping[str, Any] | StagedBatch) -> MicroBatchResult:
-        """Forward and backward of one micro-batch, whose gradients are added to those since the last update.
+    def micro_batch(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int = 1) -> MicroBatchResult:
+        """Forward and backward of one micro-batch or several, whose gradients are added to those since the last update.
 
         Args:
-            batch: As of `stage`, of `micro_batch_size` samples.
+            batch: As of `stage`, of `micro_batch_size` samples for each micro-batch.
+            micro_batches: How many it has, at most those of a step.
 
         Raises:
             TaccError: The job's steps are those of a pipeline.
             SessionRestartedError: As `step`; micro-batches since the last update are undone.
         """
-        answer = self._ask("micro_batch", batch, micro_batches=1)
+        answer = self._ask("micro_batch", batch, micro_batches=micro_batches)
         return MicroBatchResult(number(answer, "loss_sum"), answer["target_tokens"])
 
     def update(
@@ -311,6 +319,12 @@ class Session:
         Raises:
             InputError: The job has no such learning rate.
         """
+        fields = self._update_fields(learning_rates, gradient_factor, max_grad_norm, optimizer_step)
+        return self._updated(self._ask("update", None, state, fields=fields), state)
+
+    def _update_fields(
+        self, learning_rates: Mapping[float, float] | None, gradient_factor: float, max_grad_norm: float | None, optimizer_step: int | None
+    ) -> dict[str, Any]:
         if unknown := [peak for peak in learning_rates or () if peak not in self.learning_rates]:
             raise InputError(f"no parameters have the learning rate {unknown[0]!r}; there are {', '.join(map(repr, self.learning_rates))}")
         fields: dict[str, Any] = {}
@@ -322,7 +336,7 @@ class Session:
             fields["max_grad_norm"] = max_grad_norm
         if optimizer_step is not None:
             fields["optimizer_step"] = optimizer_step
-        return self._updated(self._ask("update", None, state, fields=fields), state)
+        return fields
 
     def discard_gradients(self) -> None:
         """Forgets the micro-batches since the last update."""
