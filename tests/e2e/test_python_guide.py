@@ -48,6 +48,8 @@ def test_the_guide_s_blocks_run(tmp_path, monkeypatch, capsys):
     assert value_of('submit("job.yaml")') == ("finished", 20, str(tmp_path / "runs/tiny/hf"))
     assert value_of("client.check(config)") == str(tmp_path / "model")
     assert 'did you mean "max_steps"?' in printed and "train.lr_scheduler_type" in printed and "train.max_steps" in printed
+    loss, job = value_of("trainer.evaluate()")
+    assert loss < 5 and job.startswith("llamaforcausallm-")
     assert value_of("tacc.Session(live)") == 4 and re.search(r"^4 [\d.]+$", printed, re.M)
     mesh, seconds, memory = value_of("gpus=16")
     assert mesh and seconds > 0 and memory > 0

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 from tacc.version import __version__
 
 if TYPE_CHECKING:
-    from tacc.accelerating import accelerate
+    from tacc.accelerating import accelerate, accelerate_hf_trainer
     from tacc.accelerating import amp as amp
     from tacc.accelerating import dist as dist
     from tacc.accelerating.handle import AcceleratedModel as AcceleratedModel
+    from tacc.accelerating.hf_trainer import AcceleratedTrainer as AcceleratedTrainer
     from tacc.accelerating.outputs import ModelOutputs as ModelOutputs
     from tacc.accelerating.scripts import lazy_device, mark_step, sync
     from tacc.aio import AsyncClient, AsyncJob
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 # Name -> the module that has it.
 _HOME = {
     "AcceleratedModel": "accelerating.handle",
+    "AcceleratedTrainer": "accelerating.hf_trainer",
     "AnswerTimeoutError": "errors",
     "AsyncClient": "aio",
     "AsyncJob": "aio",
@@ -146,6 +148,7 @@ _HOME = {
     "VersionError": "errors",
     "Worker": "messages",
     "accelerate": "accelerating",
+    "accelerate_hf_trainer": "accelerating",
     "compare": "comparison",
     "export_model": "exporting",
     "fit": "fitting",
@@ -155,7 +158,7 @@ _HOME = {
     "sync": "accelerating.scripts",
 }
 _MODULES = ("amp", "dist")  # of accelerating
-_NEED_TORCH = {"AcceleratedModel", "ModelOutputs"}  # not listed: who looks at all names need not have it
+_NEED_TORCH = {"AcceleratedModel", "AcceleratedTrainer", "ModelOutputs"}  # not listed: who looks at all names need not have it
 
 __all__ = [
     "__version__",
@@ -226,6 +229,7 @@ __all__ = [
     "VersionError",
     "Worker",
     "accelerate",
+    "accelerate_hf_trainer",
     "compare",
     "export_model",
     "fit",

@@ -140,7 +140,8 @@ ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t
   const size_t count = command.tensors.size();
   for (auto& [index, value] : update_inputs_)
     value = static_cast<float>(UpdateInput(parts_.executor->inputs()[index], update));
-  batch_.inputs.assign(count, std::vector<const void*>(parts_.executor->inputs().size(), &step_));
+  batch_.step = update.optimizer_step.value_or(step_);
+  batch_.inputs.assign(count, std::vector<const void*>(parts_.executor->inputs().size(), &batch_.step));
   batch_.samples.resize(count * sample_inputs_.size());
   for (size_t m = 0; m < count; ++m) {
     for (size_t i = 0; i < inputs_.size(); ++i) batch_.inputs[m][inputs_[i].index] = command.tensors[m][i];

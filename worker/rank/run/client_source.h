@@ -42,6 +42,7 @@ class ClientSource : public StepSource {
   // What a step and an evaluation of so many micro-batches read.
   struct Batch {
     std::vector<std::vector<int64_t>> samples;
+    int64_t step = 0;                              // The input.
     std::vector<std::vector<const void*>> inputs;  // [micro-batch][Executor's input]
   };
 
@@ -69,7 +70,7 @@ class ClientSource : public StepSource {
   std::vector<std::pair<size_t, graph::Range>> sample_inputs_;  // Where the rank's samples go, and which they are.
   std::map<size_t, float> update_inputs_;                       // Those of the update, by their index.
   int64_t micro_batch_ = 0;                                     // Samples of one, over all ranks.
-  int64_t step_ = 0;                                            // The input: updates launched.
+  int64_t step_ = 0;                                            // Updates launched.
   Batch batch_;
   std::shared_ptr<const ClientCommand> next_;
   std::string refusal_;                                     // Of next_.

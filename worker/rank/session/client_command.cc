@@ -68,6 +68,10 @@ absl::StatusOr<UpdateOptions> ParseUpdate(const json& header) {
   if (const auto found = header.find("max_grad_norm"); found != header.end()) {
     TACC_ASSIGN_OR_RETURN(options.max_grad_norm, Number(*found, "max_grad_norm"));
   }
+  if (header.contains("optimizer_step")) {
+    TACC_ASSIGN_OR_RETURN(const uint64_t step, WholeNumber(header, "optimizer_step", 0));
+    options.optimizer_step = static_cast<int64_t>(step);
+  }
   return options;
 }
 

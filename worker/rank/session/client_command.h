@@ -21,6 +21,7 @@ struct UpdateOptions {
   std::vector<std::pair<double, double>> learning_rates;  // By peak.
   double gradient_factor = 1;
   std::optional<double> max_grad_norm;
+  std::optional<int64_t> optimizer_step;  // Updates that the optimizer counts before it.
 };
 
 // What a client asks of all ranks alike.

@@ -261,15 +261,18 @@ TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
                             {"serial", 1},
                             {"learning_rates", {{0.01, 0.005}}},
                             {"gradient_factor", 2},
-                            {"max_grad_norm", 0.5}});
+                            {"max_grad_norm", 0.5},
+                            {"optimizer_step", 40}});
   ASSERT_NE(update, nullptr);
   EXPECT_THAT(update->update.learning_rates, testing::ElementsAre(std::pair(0.01, 0.005)));
   EXPECT_EQ(update->update.gradient_factor, 2);
   EXPECT_EQ(update->update.max_grad_norm, 0.5);
+  EXPECT_EQ(update->update.optimizer_step, 40);
   const auto plain = next({{"command", "update"}, {"serial", 2}});
   ASSERT_NE(plain, nullptr);
   EXPECT_EQ(plain->update.gradient_factor, 1);
   EXPECT_FALSE(plain->update.max_grad_norm.has_value());
+  EXPECT_FALSE(plain->update.optimizer_step.has_value());
   EXPECT_EQ(next({{"command", "discard"}, {"serial", 3}})->kind, ClientCommand::Kind::kDiscard);
   EXPECT_THAT(next({{"command", "read"}, {"serial", 4}, {"states", {"weights/w"}}})->states,
               testing::ElementsAre("weights/w"));

@@ -13,10 +13,11 @@ from tacc.extras import what_to_install
 if TYPE_CHECKING:
     import torch
 
+    from tacc.accelerating.hf_trainer import AcceleratedTrainer
     from tacc.client import Client
     from tacc.config import Config
 
-__all__ = ["accelerate"]
+__all__ = ["accelerate", "accelerate_hf_trainer"]
 
 
 def accelerate(
@@ -74,3 +75,44 @@ def accelerate(
     from tacc.live.async_loader import AsyncLoader
 
     return handle, AsyncLoader(dataloader, handle)
+
+
+def accelerate_hf_trainer(
+    config: Config | Mapping[str, Any] | None = None, *, client: Client | str | None = None, name: str | None = None, max_length: int | None = None,
+    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None,
+) -> AcceleratedTrainer:
+    """Lets jobs train what a script trains with `transformers.Trainer`, which stays as it is.
+
+        tacc.accelerate_hf_trainer()
+        trainer = Trainer(model, TrainingArguments("out", ...), train_dataset=..., ...)
+        trainer.train()
+
+    Losses, logs, callbacks, evaluations, predictions and checkpoints are Trainer's own. The job begins with the first batch of `train()`. It goes
+    on for evaluations afterwards, and ends with the script, with the next `train()`, or with `undo()`.
+
+    Args:
+        config: As of `accelerate`. Precision, optimizer, schedule, seed and steps are those of `TrainingArguments`.
+        client: As of `accelerate`.
+        name: As of `accelerate`.
+        max_length: Tokens of a sample, at most, where batches are padded to their own longest. None: the longest of the training's and the
+            evaluation's data set, if they can be indexed and the collator is one of transformers that pads so; else as in the first batch.
+        keep_seconds: As of `accelerate`.
+        cache_dir: As of `accelerate`.
+
+    Returns:
+        What has `job` and `undo()`; a context manager.
+
+    Raises:
+        ImportError: torch or transformers is not installed.
+        InputError: The script was started as several processes.
+        TaccError: This version of transformers has another Trainer.
+    """
+    try:
+        from tacc.accelerating import hf_trainer
+        from tacc.accelerating.job import Options
+    except ModuleNotFoundError as error:
+        if (said := what_to_install(error)) is None:
+            raise
+        raise ImportError(f"tacc.accelerate_hf_trainer: {said}", name=error.name) from error
+    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step")
+    return hf_trainer.accelerate_hf_trainer(options, max_length)

@@ -20,7 +20,7 @@ from tacc.accelerating.batches import Batches, as_batch, names, takes
 from tacc.accelerating.job import Options, export, start
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
-from tacc.accelerating.states import as_tensor, assembled, named_states
+from tacc.accelerating.states import as_tensor, assembled, named_states, with_states
 from tacc.accelerating.steps import MicroBatch, Steps
 from tacc.accelerating.store import default_folder, write_states
 from tacc.client import Job
@@ -101,6 +101,13 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         """Updates that the training has done."""
         return self._session.step_number if self._session is not None else 0
 
+    @property
+    def optimizer_step(self) -> int:
+        """Updates that the optimizer's states have had: those of the training, and those before it of states that were loaded."""
+        return self._steps_before + self.step_number
+
+    _steps_before = 0
+
     def start(self, *args: Any, **kwargs: Any) -> Self:
         """Exports the model, and submits the job and waits until it runs, if there is none. The first forward does so.
 
@@ -141,7 +148,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         def step(_: Any, args: Any, kwargs: Any) -> None:
             if (model := handle()) is None or model._session is None:
                 raise TaccError("the model that this optimizer trains is closed")
-            if len(args) > 1 or kwargs.get("closure") is not None:
+            if any(a is not None for a in (*args[1:], kwargs.get("closure"))):
                 raise InputError("optimizer.step(closure) is not supported: call the model and backward, then optimizer.step()")
             model._update()
 
@@ -245,6 +252,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         values = self._outputs(arrays, count)
         if self.training and torch.is_grad_enabled():
             values = output_tensors(values, lambda gradients: self._backward_from(arrays, gradients))
+        return self._as_returned(values)
+
+    def _as_returned(self, values: dict[str, torch.Tensor]) -> Any:
         leaves = [None if name is None else values[name] for name in self._model.graph.leaves]
         returned = pytree.tree_unflatten(leaves, self._model.graph.structure)
         return ModelOutputs(None, list(returned), lambda: returned) if isinstance(returned, dict) else returned
@@ -300,11 +310,13 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def _update(self) -> None:
         self._updated(self._steps.update)
 
-    def _updated(self, update: Callable[[bytes | None, dict[float, float], float], StepResult | None]) -> None:
+    def _updated(self, update: Callable[[bytes | None, dict[float, float], float, int | None], StepResult | None]) -> None:
         state, self.loader_state = self.loader_state, None
         max_norm, self._max_norm = self._max_norm, None
         norm, self._norm = self._norm, None
-        self.last_step = self._guarded(lambda: update(state, self._groups.learning_rates(), max_norm or _UNCLIPPED)) or self.last_step
+        counted = self.optimizer_step if self._steps_before else None
+        rates = self._groups.learning_rates()
+        self.last_step = self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted)) or self.last_step
         if norm is not None and self.last_step is not None:
             norm.fill_(self.last_step.grad_norm)
 
@@ -323,7 +335,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._steps.settle("model.step(batch)")
         arrays, _, _ = self._batches.arrays(batch, trains=True)
         session = self.session
-        self._updated(lambda state, rates, norm: session.step(arrays, state=state, learning_rates=rates, max_grad_norm=norm))
+        self._updated(
+            lambda state, rates, norm, counted: session.step(arrays, state=state, learning_rates=rates, max_grad_norm=norm, optimizer_step=counted)
+        )
         self._steps.zero()  # As if zero_grad came behind it.
         assert self.last_step is not None
         return self.last_step
@@ -426,7 +440,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         found: dict[str, dict[str, Any]] = {}
         for kind in sorted({name.partition("/")[0] for name in self.session.state_names()} - {"weights"}):
             for name, tensor in self._read(kind).items():
-                found.setdefault(name, {"step": torch.tensor(float(self.step_number))})[kind] = tensor
+                found.setdefault(name, {"step": torch.tensor(float(self.optimizer_step))})[kind] = tensor
         by_id = {id(p): name for name, p in self.module.named_parameters()}
         assert self._optimizer is not None
         groups = [{**g, "params": [by_id[id(p)] for p in g["params"]]} for g in self._optimizer.param_groups]
@@ -436,14 +450,15 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         """Gives the training these states of the optimizer.
 
         Args:
-            state: As `full_optim_state_dict` gave it, at the same step.
+            state: As `full_optim_state_dict` gave it. Of another step, of all parameters: the optimizer goes on from there.
         """
         steps = {float(of["step"]) for of in state["state"].values()}
-        if steps - {float(self.step_number)}:
+        if steps - {float(self.optimizer_step)} and (len(steps) > 1 or with_states(self.session) - set(state["state"])):
             raise InputError(
-                f"the optimizer's states are of step {sorted(steps)[0]:g}, the training is at step {self.step_number}: its next updates would be corrected "
-                "for other steps. Begin a job with its checkpoint: checkpoint.resume_from_checkpoint in config"
+                f"the optimizer's states are of step {sorted(steps)[0]:g}, the training is at step {self.optimizer_step}: its next updates would be "
+                "corrected for other steps. Give the states of all parameters, of one step"
             )
+        self._steps_before = int(next(iter(steps), self.optimizer_step)) - self.step_number
         self._load({f"{kind}/{name}": t for name, of in state["state"].items() for kind, t in of.items() if kind != "step"})
 
     def sync(self) -> torch.nn.Module:

@@ -39,10 +39,18 @@ def as_tensor(values: np.ndarray[Any, Any]) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if values.dtype == np.uint16 else tensor
 
 
+def with_states(session: Session) -> set[str]:
+    """The parameters that the optimizer has states of."""
+    return {_whole(name.partition("/")[2]) for name in session.state_names() if not name.startswith("weights/")}
+
+
 def named_states(session: Session, states: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Of the states those that the ranks have: others are the module's alone, as buffers that the graph has as tables."""
-    whole = set()
-    for name in session.state_names():
-        part = _ROWS.match(name)
-        whole.add(part["name"] if part else name)
+    whole = {_whole(name) for name in session.state_names()}
     return {name: tensor for name, tensor in states.items() if name in whole}
+
+
+def _whole(name: str) -> str:
+    """Of the rows of a parameter, the parameter."""
+    part = _ROWS.match(name)
+    return part["name"] if part else name

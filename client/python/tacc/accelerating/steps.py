@@ -101,14 +101,16 @@ class Steps:
             self._micro_batches = []
             self.session.discard_gradients()
 
-    def update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float) -> StepResult | None:
-        """The update by the gradients of all confirmed micro-batches; None: there are none, and nothing is done."""
+    def update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> StepResult | None:
+        """The update by the gradients of all confirmed micro-batches; None: there are none, and nothing is done. Arguments as of `Session.update`."""
         self._drop_unused()
         if not self._micro_batches:
             return None
         factor = _factor(self._micro_batches)
         self._micro_batches = []
-        result = self.session.update(state=state, learning_rates=learning_rates, gradient_factor=factor, max_grad_norm=max_grad_norm)
+        result = self.session.update(
+            state=state, learning_rates=learning_rates, gradient_factor=factor, max_grad_norm=max_grad_norm, optimizer_step=optimizer_step
+        )
         self._is_stale = True
         return result
 

@@ -268,7 +268,7 @@ class Session:
 
     def step(
         self, batch: Mapping[str, Any] | StagedBatch, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None,
-        max_grad_norm: float | None = None,
+        max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> StepResult:
         """A step: forward and backward of all micro-batches, and the update.
 
@@ -277,6 +277,7 @@ class Session:
             state: What the caller needs to go on after this step, as the position of its loader: a checkpoint keeps it.
             learning_rates: As of `update`.
             max_grad_norm: As of `update`.
+            optimizer_step: As of `update`.
 
         Raises:
             InputError: As `stage`.
@@ -285,7 +286,8 @@ class Session:
         """
         if isinstance(batch, StagedBatch) and state is None:
             state = batch.state
-        return self._updated(self._ask("step", batch, state, fields=self._update_fields(learning_rates, 1.0, max_grad_norm)), state)
+        fields = self._update_fields(learning_rates, 1.0, max_grad_norm, optimizer_step)
+        return self._updated(self._ask("step", batch, state, fields=fields), state)
 
     def micro_batch(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int = 1) -> MicroBatchResult:
         """Forward and backward of one micro-batch or several, whose gradients are added to those since the last update.
@@ -303,7 +305,7 @@ class Session:
 
     def update(
         self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, gradient_factor: float = 1.0,
-        max_grad_norm: float | None = None,
+        max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> StepResult:
         """The update by the gradients of the micro-batches since the last one: clipping, learning rate, optimizer.
 
@@ -312,13 +314,17 @@ class Session:
             learning_rates: By a peak of `learning_rates`: what the update is made with in place of what the schedule says.
             gradient_factor: What the gradients, of the mean over the targets of all micro-batches, are multiplied by before they are clipped.
             max_grad_norm: What their norm is clipped to. None: `train.max_grad_norm`.
+            optimizer_step: Updates that the optimizer counts before this one, as those that loaded states have had. None: those of the training.
 
         Raises:
             InputError: The job has no such learning rate.
         """
-        return self._updated(self._ask("update", None, state, fields=self._update_fields(learning_rates, gradient_factor, max_grad_norm)), state)
+        fields = self._update_fields(learning_rates, gradient_factor, max_grad_norm, optimizer_step)
+        return self._updated(self._ask("update", None, state, fields=fields), state)
 
-    def _update_fields(self, learning_rates: Mapping[float, float] | None, gradient_factor: float, max_grad_norm: float | None) -> dict[str, Any]:
+    def _update_fields(
+        self, learning_rates: Mapping[float, float] | None, gradient_factor: float, max_grad_norm: float | None, optimizer_step: int | None
+    ) -> dict[str, Any]:
         if unknown := [peak for peak in learning_rates or () if peak not in self.learning_rates]:
             raise InputError(f"no parameters have the learning rate {unknown[0]!r}; there are {', '.join(map(repr, self.learning_rates))}")
         fields: dict[str, Any] = {}
@@ -328,6 +334,8 @@ class Session:
             fields["gradient_factor"] = gradient_factor
         if max_grad_norm is not None:
             fields["max_grad_norm"] = max_grad_norm
+        if optimizer_step is not None:
+            fields["optimizer_step"] = optimizer_step
         return fields
 
     def discard_gradients(self) -> None:
