@@ -17,6 +17,8 @@ SHOWN = {
     "3-fine-tune": {"<polyline": 2, 'role="progressbar"': 1, "<table": 1},
     "4-metrics-and-plans": {"<polyline": 2, "<table": 4},
     "5-compare": {"<polyline": 8, 'role="progressbar"': 2, "<table": 2},
+    "6-images": {"<polyline": 1, 'role="progressbar"': 1},
+    "7-speech": {"<polyline": 1, 'role="progressbar"': 1},
 }
 NAMES = [path.stem for path in execute.NOTEBOOKS]
 
@@ -63,6 +65,9 @@ def test_what_they_say_of_what_they_show(executed):
     assert float(outputs(executed["2-continue"])[-1][0]["data"]["text/plain"]) < 1e-4
     assert "'train.learning_rate': [0.001, 0.01]" in text_of(executed["5-compare"])
     assert "fsdp" in text_of(executed["4-metrics-and-plans"])
+    right, seen = map(int, re.search(r"'(\d+) of (\d+)'", text_of(executed["6-images"])).groups())
+    assert right > 0.4 * seen  # of ten digits
+    assert float(outputs(executed["7-speech"])[-2][0]["data"]["text/plain"]) > 0.5  # of five vowels
 
 
 @pytest.mark.parametrize("name", NAMES)
