@@ -626,6 +626,42 @@ def test_optimizers_that_a_job_has_not():
     del optimizers
 
 
+def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():
+    model = tacc.accelerate(made(Classifier), config=ONE, keep_seconds=2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(**batches(1)[0]).loss.backward()
+    optimizer.step()
+    job, weights = model.job, model.state_dict()
+    model.detach()
+    with tacc.Session(job) as session:  # As another process would.
+        assert session.step_number == 1
+        np.testing.assert_array_equal(session.read(["weights/head.weight"])["weights/head.weight"], weights["head.weight"].numpy())
+    with pytest.raises(tacc.JobCancelledError):
+        job.wait(60, progress=False)
+    assert "no client has come for 2 seconds" in job.status().reason and job.status().last_checkpoint.step == 1
+    with pytest.raises(tacc.TaccError, match="the model is closed"):
+        model(**batches(1)[0])
+
+
+def test_what_accelerate_cannot_do(monkeypatch):
+    with pytest.raises(tacc.InputError, match="mean_over='all'; wanted \"step\" or \"micro_batch\""):
+        tacc.accelerate(made(Classifier), mean_over="all")
+    module = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.1), nn.Linear(16, 5))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(tacc.InputError, match=r"computes otherwise in training than in evaluation \(1\): give its loss to tacc.accelerate"):
+        tacc.accelerate(module, config=ONE)(pairs(1)[0][0])
+    module = made(Classifier)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(tacc.InputError, match="config has the section model or data"):
+        tacc.accelerate(module, config={**ONE, "data": {"path": "data"}})(**batches(1)[0])
+    with pytest.raises(tacc.InvalidJobError, match="adam_beta3"):
+        tacc.accelerate(module, config={**ONE, "train": {"adam_beta3": 1}})(**batches(1)[0])
+    monkeypatch.setattr("tacc.calls.is_of_this_machine", lambda coordinator: False)
+    with pytest.raises(tacc.InputError, match="is not of this machine: give cache_dir=, a folder that its workers see under the same path"):
+        tacc.accelerate(module, config=ONE)(**batches(1)[0])
+    del optimizer
+
+
 def test_weights_lie_once_on_this_machine(tmp_path):
     for round_ in range(2):
         with tacc.accelerate(made(Perceptron), config=ONE, cache_dir=tmp_path / "models", name=f"round-{round_}") as model:

@@ -23,7 +23,7 @@ from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors,
 from tacc.accelerating.states import as_tensor, assembled, named_states, with_states
 from tacc.accelerating.steps import MicroBatch, Steps
 from tacc.accelerating.store import default_folder, write_states
-from tacc.client import Client, Job
+from tacc.client import Job
 from tacc.errors import InputError, TaccError
 from tacc.live.session import Session, SessionRestartedError, StepResult
 
@@ -52,7 +52,6 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._options = options
         self._optimizer = optimizer
         self._loss = loss
-        self._client: Client | None = None
         self._job: Job | None = None
         self._session: Session | None = None
         self._ended_path = ""
@@ -133,7 +132,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
         groups = Groups(optimizer, by_id, set(model.graph.description.parameters))
         batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
-        self._client, self._job, self._session = start(self.module, model, groups, batches.size, self._options)
+        self._job, self._session = start(self.module, model, groups, batches.size, self._options)
         self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
         self._steps = Steps(self._session)
         self.num_rewinds = 1 if self._session.step_number > 0 else 0
@@ -185,9 +184,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
                 session.finish()
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
-            session.close()
-            if self._client is not None and self._client is not self._options.client:
-                self._client.close()
+            session.close()  # The client stays: it is the job's.
 
     @property
     def exported_path(self) -> str:

@@ -104,7 +104,7 @@ class Options:
     mean_over: str
 
 
-def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Client, Job, Session]:
+def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Job, Session]:
     """Submits the job and waits until it runs."""
     client = options.client if isinstance(options.client, Client) else Client(options.client)
     folder = keep(model.graph, options.cache_dir or _store(client))
@@ -116,7 +116,7 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
                 f'mean_over="micro_batch": the job splits a batch into {session.num_micro_batches} parts, so that their means would be other ones; let '
                 f"config have train.per_device_train_batch_size = {batch_size} over the number of ranks that share a batch"
             )
-        return client, job, session
+        return job, session
     except BaseException:
         job.cancel(now=True)  # Nobody else would.
         raise
