@@ -63,6 +63,10 @@ class AcceleratedTrainer:
     """While it is in place, trainings of `transformers.Trainer` run in jobs. `tacc.accelerate_hf_trainer` makes it.
 
     `undo()`, or the end of a `with`, ends that, and the newest job.
+
+    Args:
+        options: Of the jobs.
+        max_length: As of `accelerate_hf_trainer`.
     """
 
     def __init__(self, options: Options, max_length: int | None):
