@@ -240,32 +240,35 @@ def test_a_classifier_whose_batches_are_padded_to_their_longest(tmp_path):
     np.testing.assert_allclose(jobs.shown["predictions"], plain.shown["predictions"], rtol=1e-3, atol=1e-3)
 
 
+class Stumbling(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 6:
+            raise OSError("the disk is full")
+
+
 def test_a_training_goes_on_from_a_checkpoint(tmp_path):
-    """Also from one that the other has written."""
+    """With the last batch of an epoch, which has fewer samples; by the trainer whose training broke off, and without the call from a job's checkpoint."""
     data = Texts(18)
+    options = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
 
     def script(run: Run) -> None:
-        run.trainer(llama(), data, max_steps=6, save_strategy="steps", save_steps=3).train()
-        before = run.shown["trainer"].state.log_history
-        run.events = Events()
-        set_seed(1)  # Nothing of the first one is left.
-        trainer = run.trainer(llama(), data, max_steps=6, save_strategy="steps", save_steps=3)
-        (run.folder / "checkpoint-6").rename(run.folder / "last")
+        trainer = run.trainer(llama(), data, callbacks=[Stumbling()], **options)
+        with pytest.raises(OSError, match="the disk is full"):
+            trainer.train()
+        trainer.remove_callback(Stumbling)
         trainer.train(resume_from_checkpoint=True)
-        same_logs(before[:6], trainer.state.log_history[:6])
-        assert [step for name, step in run.events.seen if name == "on_step_end"] == [4, 5, 6]
+        assert [step for name, step in run.events.seen if name == "on_step_end"] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8]
 
     plain, jobs = both(tmp_path, script)
-    want, got = (torch.load(run.folder / "last" / "optimizer.pt") for run in (plain, jobs))
+    want, got = (torch.load(run.folder / "checkpoint-8" / "optimizer.pt") for run in (plain, jobs))
     assert got["param_groups"] == want["param_groups"] and list(got["state"]) == list(want["state"])
     for i, state in want["state"].items():
         for name, value in state.items():
             torch.testing.assert_close(got["state"][i][name], value, rtol=1e-2, atol=1e-6)
-    with tacc.accelerate_hf_trainer(ONE):
-        trainer = jobs.trainer(llama(), data, max_steps=6)
-        trainer.train(resume_from_checkpoint=str(plain.folder / "checkpoint-3"))
-    same_logs(plain.shown["trainer"].state.log_history[:6], trainer.state.log_history[:6])
-    same_weights(plain.shown["trainer"].model, trainer.model)
+    trainer = Run(tmp_path / "other").trainer(llama(), data, **options)
+    trainer.train(resume_from_checkpoint=str(jobs.folder / "checkpoint-4"))
+    same_logs(jobs.shown["trainer"].state.log_history[:8], trainer.state.log_history[:8])
+    same_weights(jobs.shown["trainer"].model, trainer.model)
 
 
 def test_an_image_model_trained_twice(tmp_path):
@@ -324,16 +327,19 @@ def test_a_model_that_generates(tmp_path):
 
 def test_half_precision_is_the_jobs(tmp_path):
     losses = {}
-    for name, options in {"float32": {}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}.items():
+
+    def train(name: str, **options: Any) -> None:
         set_seed(11)
-        with tacc.accelerate_hf_trainer(ONE) as accelerated:
-            trainer = Run(tmp_path / name).trainer(llama(), Texts(18), activation_checkpointing=True, **options)
-            trainer.train()
-            losses[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-            config = accelerated.job.status().spec
-            assert config["memory"]["gc"] is True
-            assert config["compute"].get(name) is True or name == "float32"
+        trainer = Run(tmp_path / name).trainer(llama(), Texts(18), **options)
+        trainer.train()
+        losses[name] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+    train("float32")
     for name in ("bf16", "fp16"):
+        with tacc.accelerate_hf_trainer(ONE) as accelerated:
+            train(name, activation_checkpointing=True, **{name: True})
+            config = accelerated.job.status().spec
+        assert config["memory"]["gc"] is True and config["compute"][name] is True
         assert losses[name] != losses["float32"]
         assert losses[name] == pytest.approx(losses["float32"], rel=2e-2)
 
@@ -348,7 +354,7 @@ def test_what_a_job_cannot_follow(tmp_path, monkeypatch, caplog):
                 Run(tmp_path / "refused").trainer(gpt2(), Texts(8), **options).train()
         trainer = Run(tmp_path / "long").trainer(gpt2(), Texts(12, ragged=True), data_collator=padded, bf16_full_eval=True)
         trainer.train()
-        with pytest.raises(tacc.InputError, match="a batch has 16 tokens a sample in 'input_ids'; the job computes with 10, .* max_length=16"):
+        with pytest.raises(tacc.InputError, match=r"a batch has 16 tokens a sample in 'input_ids'; the job computes with 10, .* max_length=16"):
             trainer.predict(Texts(4, length=16))
         assert caplog.text.count("bf16_full_eval of TrainingArguments has no meaning") == 1
         assert "tacc: the job gpt2lmheadmodel trains the model; `taccctl watch " in caplog.text

@@ -63,6 +63,10 @@ class AcceleratedTrainer:
     """While it is in place, trainings of `transformers.Trainer` run in jobs. `tacc.accelerate_hf_trainer` makes it.
 
     `undo()`, or the end of a `with`, ends that, and the newest job.
+
+    Args:
+        options: Of the jobs.
+        max_length: As of `accelerate_hf_trainer`.
     """
 
     def __init__(self, options: Options, max_length: int | None):
@@ -98,15 +102,15 @@ class AcceleratedTrainer:
 
     # --- The changed methods --------------------------------------------------------------------------------------------
 
-    def install(self) -> Self:
+    def _install(self) -> Self:
         """Changes `Trainer`. TaccError: it has other methods than those that are known."""
         global _installed
         _check_methods()
         if _installed is not None:
             _installed.undo()
         for name in _METHODS:
-            self._change(Trainer, name, getattr(self, name.lstrip("_")))
-        self._change(TrainingArguments, "__post_init__", self.post_init)
+            self._change(Trainer, name, getattr(self, f"_changed_{name.lstrip('_')}"))
+        self._change(TrainingArguments, "__post_init__", self._changed_post_init)
         _installed = self
         return self
 
@@ -119,16 +123,16 @@ class AcceleratedTrainer:
         changed.__name__, changed.__doc__ = name, original.__doc__
         setattr(of, name, changed)
 
-    def post_init(self, original: Callable[..., Any], args: Any) -> None:
+    def _changed_post_init(self, original: Callable[..., Any], args: Any) -> None:
         """The model lies in the host's memory, whatever this machine has."""
         args.use_cpu = True
         original(args)
 
-    def build_accelerator_args(self, original: Callable[..., Any], trainer: Any, **kwargs: Any) -> dict[str, Any]:
+    def _changed_build_accelerator_args(self, original: Callable[..., Any], trainer: Any, **kwargs: Any) -> dict[str, Any]:
         """The accelerator computes nothing; the precision is the job's."""
         return {**original(trainer, **kwargs), "mixed_precision": "no"}
 
-    def wrap_model(self, original: Callable[..., Any], trainer: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+    def _changed_wrap_model(self, original: Callable[..., Any], trainer: Any, model: Any, training: bool = True, dataloader: Any = None) -> Any:
         """In place of the model, what trains it."""
         current = self._of(trainer)
         if not training:
@@ -144,17 +148,17 @@ class AcceleratedTrainer:
         trainer.accelerator._models.append(trainer.model)  # So Trainer sees that it need not prepare it for an evaluation.
         return self._model
 
-    def clip_grad_norm(self, original: Callable[..., Any], trainer: Any, model: Any) -> Any:
+    def _changed_clip_grad_norm(self, original: Callable[..., Any], trainer: Any, model: Any) -> Any:
         """The ranks clip."""
         return model.clip_grad_norm_(trainer.args.max_grad_norm) if isinstance(model, TrainerModel) else original(trainer, model)
 
-    def get_grad_norm(self, original: Callable[..., Any], trainer: Any, model: Any, grad_norm: Any = None) -> Any:
+    def _changed_get_grad_norm(self, original: Callable[..., Any], trainer: Any, model: Any, grad_norm: Any = None) -> Any:
         """Theirs, also where they do not clip."""
         if not isinstance(model, TrainerModel):
             return original(trainer, model, grad_norm)
         return model.clip_grad_norm_(float("inf")) if grad_norm is None else grad_norm
 
-    def evaluation_loop(
+    def _changed_evaluation_loop(
         self, original: Callable[..., Any], trainer: Any, dataloader: Any, description: str, prediction_loss_only: bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Metrics and generation may look at the trainer's model; outputs are not sent where nobody does."""
@@ -164,15 +168,15 @@ class AcceleratedTrainer:
             current.wants_outputs = not (loss_only or getattr(trainer.args, "predict_with_generate", False))
         return original(trainer, dataloader, description, prediction_loss_only, *args, **kwargs)
 
-    def save_model(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _changed_save_model(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """With the weights as they are now."""
         return self._refreshed(original, trainer, *args, **kwargs)
 
-    def save_checkpoint(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _changed_save_checkpoint(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """The same."""
         return self._refreshed(original, trainer, *args, **kwargs)
 
-    def finalize_training(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _changed_finalize_training(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
         """The same, for callbacks and for whoever takes `trainer.model` then."""
         return self._refreshed(original, trainer, *args, **kwargs)
 
@@ -236,7 +240,7 @@ def accelerate_hf_trainer(options: Options, max_length: int | None) -> Accelerat
     """As `tacc.accelerate_hf_trainer`."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(_LAUNCHED)
-    return AcceleratedTrainer(options, max_length).install()
+    return AcceleratedTrainer(options, max_length)._install()
 
 
 def _check_methods() -> None:

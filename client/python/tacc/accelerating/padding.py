@@ -109,8 +109,9 @@ def longest(datasets: Iterable[Any], multiple: int | None) -> dict[str, int]:
         for i in range(len(dataset)):
             sample = dataset[i]
             for name in ("input_ids", "labels"):
-                if isinstance(sample, Mapping) and hasattr(sample.get(name), "__len__") and getattr(sample[name], "shape", (1,)):
-                    found[name] = max(found.get(name, 0), len(sample[name]))
+                value: Any = sample.get(name) if isinstance(sample, Mapping) else None
+                if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1:
+                    found[name] = max(found.get(name, 0), len(value))
     if multiple:
         found = {name: -(-length // multiple) * multiple for name, length in found.items()}
     return found

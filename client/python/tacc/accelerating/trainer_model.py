@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +20,10 @@ from tacc.accelerating.handle import AcceleratedModel
 from tacc.accelerating.job import Options
 from tacc.accelerating.outputs import ModelOutputs
 from tacc.accelerating.padding import Padding, longest, pads_to_longest
-from tacc.errors import InputError, TaccError
-from tacc.live.session import SessionRestartedError
+from tacc.errors import TaccError
+from tacc.live.session import ForwardResult, SessionRestartedError
+
+_log = logging.getLogger("transformers.trainer")
 
 
 class TrainerModel(AcceleratedModel):
@@ -70,6 +73,7 @@ class TrainerModel(AcceleratedModel):
         trainer = self.trainer
         assert self._optimizer is not None
         with _same_randomness():
+            batch = _whole(batch, trainer._train_batch_size, trainer.train_dataset)
             self._row = _sample(batch)
             self._padding = self._padding_of(trainer, batch)
             self._class = type(self._returned(self._row))
@@ -137,14 +141,20 @@ class TrainerModel(AcceleratedModel):
             trainer.optimizer._is_overflow = self.last_step.skipped and self.last_step.loss_scale is not None
 
     def end(self) -> None:
-        """Ends the job. Module and optimizer have the weights and states then."""
+        """Ends the job. The optimizer has its states then, and the module its weights, unless it has got others meanwhile."""
         if not self.is_open:
             return
         optimizer = self._optimizer
-        assert optimizer is not None
-        self.refresh()
-        states = optimizer_states.read(self)
-        self.close()
+        assert optimizer is not None and self._synced is not None
+        try:
+            if self._synced[1] == self._marks():
+                self.refresh()
+            states = optimizer_states.read(self)
+            self.close()
+        except TaccError as error:
+            self.detach()
+            states = {}
+            _log.warning("tacc: the job %s could not be ended, and its weights since the last save are gone: %s", self.job.id, error)
         self._unfollow()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.state.update({parameters[i]: of for i, of in states.items()})
@@ -201,9 +211,8 @@ class TrainerModel(AcceleratedModel):
 
     def _parts(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The batch in parts that have at most as many samples as the job's."""
-        size = self._batches.size
-        rows = next((len(v) for v in batch.values() if isinstance(v, torch.Tensor) and v.dim() > 0), size)
-        for first in range(0, max(rows, 1), size):
+        size, rows = self._batches.size, _rows(batch)
+        for first in range(0, rows, size):
             yield {k: v[first : first + size] if isinstance(v, torch.Tensor) and v.dim() > 0 and len(v) == rows else v for k, v in batch.items()}
 
     def _evaluated_in_parts(self, padded: dict[str, Any], lengths: dict[str, int], num_items: float | None) -> Any:
@@ -214,19 +223,22 @@ class TrainerModel(AcceleratedModel):
 
     def _mean(self, padded: dict[str, Any], num_items: float | None, *, outputs: bool) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
         """The loss, over `num_items` or over all targets; and the outputs."""
-        session, losses, weights, found = self.session, [], [], []
+        loss_sum, targets, has_all = 0.0, 0.0, True
+        found = []
         for part in self._parts(padded):
             arrays, count, has_loss = self._batches.arrays(part, trains=False)
-            result = self._guarded(lambda arrays=arrays: session.forward(arrays, outputs=session.outputs if outputs else ()))
-            losses.append(result.loss if has_loss else None)
-            weights.append(_targets(part, count) if self._options.mean_over == "micro_batch" else result.target_tokens)
+            result = self._forward(arrays, outputs)
+            weight = _targets(part, count) if self._options.mean_over == "micro_batch" else result.target_tokens
+            loss_sum, targets, has_all = loss_sum + (result.loss * weight if weight else 0.0), targets + weight, has_all and has_loss
             found.append({name: self._cut(value, count) for name, value in result.outputs.items()})
         values = {name: torch.cat([of[name] for of in found]) if found[0][name].dim() else found[0][name] for name in found[0]}
-        if None in losses:
-            return None, values
-        pairs = [(loss, weight) for loss, weight in zip(losses, weights) if weight]
-        total = sum(weight for _, weight in pairs) if num_items is None else num_items
-        return torch.tensor(sum(loss * weight for loss, weight in pairs) / total if total else float("nan")), values
+        divisor = targets if num_items is None else num_items
+        return torch.tensor(loss_sum / divisor if divisor else float("nan")) if has_all else None, values
+
+    def _forward(self, arrays: dict[str, np.ndarray[Any, Any]], outputs: bool) -> ForwardResult:
+        session = self.session
+        result: ForwardResult = self._guarded(lambda: session.forward(arrays, outputs=session.outputs if outputs else ()))
+        return result
 
 
 class _LossFirst(ModelOutputs):
@@ -252,9 +264,22 @@ def _targets(batch: Mapping[str, Any], count: int) -> int:
     return int((labels != IGNORED).sum()) if isinstance(labels, torch.Tensor) and not labels.is_floating_point() else count
 
 
+def _whole(batch: Mapping[str, Any], size: int, dataset: Any) -> dict[str, Any]:
+    """The batch with so many samples as those that may follow: a training that goes on may begin with the last one of an epoch."""
+    rows = _rows(batch)
+    if rows >= size or (hasattr(dataset, "__len__") and len(dataset) <= rows):
+        return dict(batch)
+    index = torch.arange(size) % rows
+    return {k: v[index] if isinstance(v, torch.Tensor) and v.dim() > 0 and len(v) == rows else v for k, v in batch.items()}
+
+
+def _rows(batch: Mapping[str, Any]) -> int:
+    return next((len(v) for v in batch.values() if isinstance(v, torch.Tensor) and v.dim() > 0), 1)
+
+
 def _sample(batch: Mapping[str, Any]) -> dict[str, Any]:
     """The sample of a batch with the most labels, as a batch."""
-    labels, rows = batch.get("labels"), next((len(v) for v in batch.values() if isinstance(v, torch.Tensor) and v.dim() > 0), 1)
+    labels, rows = batch.get("labels"), _rows(batch)
     row = int((labels != IGNORED).reshape(rows, -1).sum(1).argmax()) if isinstance(labels, torch.Tensor) and len(labels) == rows else 0
     return {k: v[row : row + 1] if isinstance(v, torch.Tensor) and v.dim() > 0 and len(v) == rows else v for k, v in batch.items()}
 
