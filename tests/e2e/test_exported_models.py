@@ -22,7 +22,7 @@ STEPS, SAMPLES = 10, 8
 LEARNING_RATE = 1e-3
 # fp32 rounds sums in another order than PyTorch; ten steps of AdamW carry that on. Larger steps carry it into the choice of experts.
 ROUNDING = 1e-4
-# `indexed` and `mamba` have nodes that are operators of LibTorch.
+# `indexed` has nodes that are operators of LibTorch.
 NAMES = ("t5", "mamba", "mixtral", "deepseek v3", "lstm", "indexed", "smoothed labels")
 
 

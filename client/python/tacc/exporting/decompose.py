@@ -16,7 +16,7 @@ def decompose(program: torch.export.ExportedProgram, table: Mapping[Any, Callabl
     """Decomposes ops in the program's own graph, by `table` or as PyTorch composes them, but for those of which `keeps` is true. Inlines regions that
     only turn gradients on or off.
 
-    Returns False, with the program as it was, if that does not do: when an op changes its operand, or there are other regions.
+    Returns False, with no op decomposed, if that does not do: when an op changes its operand, or is made of ops that do, or there are other regions.
     """
     graph = program.graph
     regions = []
@@ -32,9 +32,13 @@ def decompose(program: torch.export.ExportedProgram, table: Mapping[Any, Callabl
     for region, body in zip(regions, bodies):
         if body is not None:
             _inline_region(graph, region, body)
-    for node in list(graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and not keeps(str(node.target)) and (node.target in table or node.target._can_decompose()):
-            _inline(graph, node, _traced(node, table))
+    composed = [node for node in graph.nodes if _is_composed(node, table) and not keeps(str(node.target))]
+    traced = [_traced(node, table) for node in composed]
+    if any(calls is None for calls in traced):
+        return False
+    for node, calls in zip(composed, traced):
+        if calls is not None:
+            _inline(graph, node, calls)
     for node in list(graph.nodes):
         if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
@@ -59,6 +63,12 @@ def _changes_operand(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
+def _is_composed(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return False
+    return node.target in table or node.target._can_decompose()
+
+
 def _changes_nothing(node: torch.fx.Node) -> bool:
     """Whether it is a call that gives back its operand, as casts to the same type do when they are traced."""
     name = str(node.target)
@@ -81,8 +91,8 @@ def _inline_region(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.
     graph.erase_node(region)
 
 
-def _traced(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]]:
-    """The call in simpler ops, and the nodes that are its inputs."""
+def _traced(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]] | None:
+    """The call in simpler ops, and the nodes that are its inputs; None if it cannot be traced by itself, or its ops change their operands."""
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     operands = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)))
     target: Any = node.target
@@ -92,8 +102,12 @@ def _traced(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> tup
         args, kwargs = pytree.tree_unflatten([value_of.get(leaf, leaf) if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves], spec)
         return target(*args, **kwargs)
 
-    with torch.no_grad():
-        return make_fx(call, decomposition_table=dict(table))(*(operand.meta["val"] for operand in operands)), operands
+    try:
+        with torch.no_grad():
+            module = make_fx(call, decomposition_table=dict(table))(*(operand.meta["val"] for operand in operands))
+    except RuntimeError:  # An LSTM of open sizes can be traced with the whole program alone.
+        return None
+    return None if any(_changes_operand(made) for made in module.graph.nodes) else (module, operands)
 
 
 def _inline(graph: torch.fx.Graph, node: torch.fx.Node, traced: tuple[torch.fx.GraphModule, list[torch.fx.Node]]) -> None:
