@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch_models import BATCH, LENGTH, MODELS, filled, ids
 
-WITH_ATEN = {"indexed", "mamba"}  # some nodes are LibTorch's operators
+WITH_ATEN = {"indexed"}  # some nodes are LibTorch's operators
 # What the reference itself computes in fp32: tables of positions, or a number with eight digits.
 INEXACT = {"llama", "llama, eager", "llama, padded", "qwen3", "mistral, window", "gemma2"}
 

@@ -11,12 +11,14 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+_MADE_OF_CHANGES = ("aten.rnn_", "aten.lstm.", "aten.gru.")  # what they have just computed
+
 
 def decompose(program: torch.export.ExportedProgram, table: Mapping[Any, Callable[..., Any]], keeps: Callable[[str], bool]) -> bool:
     """Decomposes ops in the program's own graph, by `table` or as PyTorch composes them, but for those of which `keeps` is true. Inlines regions that
     only turn gradients on or off.
 
-    Returns False, with the program as it was, if that does not do: when an op changes its operand, or there are other regions.
+    Returns False, with the program as it was, if that does not do: when an op changes its operand or is made of ops that do, or there are other regions.
     """
     graph = program.graph
     regions = []
@@ -33,7 +35,7 @@ def decompose(program: torch.export.ExportedProgram, table: Mapping[Any, Callabl
         if body is not None:
             _inline_region(graph, region, body)
     for node in list(graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and not keeps(str(node.target)) and (node.target in table or node.target._can_decompose()):
+        if _has_simpler_ops(node, table, keeps):
             _inline(graph, node, _traced(node, table))
     for node in list(graph.nodes):
         if _changes_nothing(node):
@@ -55,8 +57,14 @@ def _body(program: torch.export.ExportedProgram, region: torch.fx.Node) -> torch
     return body
 
 
+def _has_simpler_ops(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]], keeps: Callable[[str], bool]) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):  # the latter are sizes
+        return False
+    return not keeps(str(node.target)) and (node.target in table or node.target._can_decompose())
+
+
 def _changes_operand(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, torch._ops.OpOverload) and (node.target._schema.is_mutable or str(node.target).startswith(_MADE_OF_CHANGES))
 
 
 def _changes_nothing(node: torch.fx.Node) -> bool:
