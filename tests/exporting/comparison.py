@@ -33,6 +33,8 @@ def nodes_of(exported: Exported) -> list[torch_interpreter.Node]:
 def in_double(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.double() if value.is_floating_point() else value
+    if isinstance(value, bool):
+        return value
     return {k: in_double(v) for k, v in value.items()} if isinstance(value, dict) else [in_double(v) for v in value]
 
 
@@ -40,8 +42,7 @@ def reference(model: TorchModel) -> tuple[nn.Module, torch.Tensor, Any]:
     """The module in float64 with its gradients, its loss and what it returns."""
     module, batch = copy.deepcopy(model.module).double(), in_double(model.batch)
     with KeepDouble():
-        outputs = module(**batch) if isinstance(batch, dict) else module(batch[0])
-        loss = model.options["loss"](outputs, batch) if "loss" in model.options else outputs["loss"]
+        outputs, loss = model.run(module, batch)
         loss.backward()
     return module, loss, outputs
 
@@ -54,6 +55,18 @@ def run_graph(exported: Exported, batch: Any) -> tuple[dict[str, torch.Tensor], 
     for i in exported.inputs:
         inputs[i.name] = in_double(batch)[i.path[0]]
     return torch_interpreter.run(nodes_of(exported), inputs, params), params
+
+
+def errors(exported: Exported, model: TorchModel) -> tuple[float, float]:
+    """Of the loss, and of all gradients together, as parts of what PyTorch computes."""
+    module, loss, _ = reference(model)
+    made, params = run_graph(exported, model.batch)
+    got = made["loss"] / made["target_tokens"]
+    got.backward()
+    wanted = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    difference = sum((params[name].grad - gradient).square().sum() for name, gradient in wanted.items())
+    whole = sum(gradient.square().sum() for gradient in wanted.values())
+    return abs(got.item() / loss.item() - 1), (difference / whole).sqrt().item()
 
 
 def check_against_torch(exported: Exported, model: TorchModel, tolerance: float) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import nn
-from torch_models import BATCH, TorchModel
+from torch_models import BATCH, VOCABULARY, TorchModel, ids, padding
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.efficientnet import EfficientNet, _efficientnet_conf
 from torchvision.models.mobilenetv3 import MobileNetV3, _mobilenet_v3_conf
@@ -48,6 +48,16 @@ def classified(module: nn.Module, size: int) -> TorchModel:
 
 def resnet50(width: int = 4) -> nn.Module:
     return ResNet(Bottleneck, [3, 4, 6, 3], width_per_group=width, num_classes=CLASSES)
+
+
+def _resnet50() -> TorchModel:
+    """Whose blocks add little to what they are given, as at the start of training (zero_init_residual). Else rounding grows a thousandfold on the way through
+    50 norms of a small batch, and losses in fp32 say nothing."""
+    model = classified(resnet50(), 48)
+    for name, parameter in model.module.named_parameters():
+        if name.endswith("bn3.weight"):
+            parameter.data *= 0.1
+    return model
 
 
 def convnext(drop: float = 0.0) -> nn.Module:
@@ -214,7 +224,7 @@ _NO_DROPOUT = dict.fromkeys(("hidden_dropout", "attention_dropout", "feat_proj_d
 
 def _hf(class_name: str, config: Any, **batch: torch.Tensor) -> TorchModel:
     module = getattr(transformers, class_name)._from_config(config, attn_implementation="sdpa")
-    return TorchModel(filled(module), {**batch, "labels": LABELS})
+    return TorchModel(filled(module), {"labels": LABELS, **batch})
 
 
 def clip() -> TorchModel:
@@ -239,13 +249,60 @@ def whisper() -> TorchModel:
     return _hf("WhisperForAudioClassification", config, input_features=random(BATCH, 8, 20))
 
 
+def whisper_text() -> TorchModel:
+    config = transformers.WhisperConfig(
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=24, decoder_layers=2,
+        decoder_attention_heads=2, decoder_ffn_dim=24, num_mel_bins=8, max_source_positions=10, max_target_positions=16,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1, decoder_start_token_id=2, dropout=0.0,
+    )
+    return _hf("WhisperForConditionalGeneration", config, input_features=random(BATCH, 8, 20), labels=ids())
+
+
+def contrast(outputs: Any, batch: Any) -> torch.Tensor:
+    """CLIP's own loss, which takes the number of samples by len() and so only trains batches of one size."""
+    scores = outputs["logits_per_text"]
+    own = torch.arange(scores.shape[0])
+    return (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
+
+
+def clip_pairs(**arguments: Any) -> TorchModel:
+    """Of texts and images that belong together."""
+    text = {**_ENCODER, "vocab_size": VOCABULARY, "max_position_embeddings": 16, "eos_token_id": VOCABULARY - 1, "bos_token_id": 1, "pad_token_id": 0}
+    config = transformers.CLIPConfig(text_config=text, vision_config={**_ENCODER, "image_size": 16, "patch_size": 4}, projection_dim=16)
+    module = transformers.CLIPModel._from_config(config, attn_implementation="sdpa")
+    batch = {"input_ids": ids(), "attention_mask": padding(), "pixel_values": random(BATCH, 3, 16, 16), **arguments}
+    return TorchModel(filled(module), batch, {} if arguments else {"loss": contrast})
+
+
+_SPEECH_T5: dict[str, Any] = dict(
+    vocab_size=VOCABULARY, hidden_size=16, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=24, decoder_layers=2, decoder_attention_heads=2,
+    decoder_ffn_dim=24, conv_dim=(8, 8, 8), conv_kernel=(5, 3, 2), conv_stride=(3, 2, 2), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+    num_mel_bins=8, speech_decoder_prenet_units=16, speech_decoder_postnet_units=16, speech_decoder_postnet_layers=2, speaker_embedding_dim=4,
+    max_speech_positions=64, max_text_positions=64, apply_spec_augment=False, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+    encoder_layerdrop=0.0, decoder_layerdrop=0.0, speech_decoder_postnet_dropout=0.0, **_NO_DROPOUT, positional_dropout=0.0,
+)
+
+
+def speecht5() -> TorchModel:
+    """Speech to text."""
+    module = transformers.SpeechT5ForSpeechToText(transformers.SpeechT5Config(**_SPEECH_T5))
+    return TorchModel(filled(module), {"input_values": random(BATCH, 160), "labels": ids()})
+
+
+def speecht5_speech() -> TorchModel:
+    """Text to speech. Its decoder always drops features, the same of all samples. Its own loss takes elements by a mask, which no graph can have."""
+    module = transformers.SpeechT5ForTextToSpeech(transformers.SpeechT5Config(**_SPEECH_T5))
+    batch = {"input_ids": ids(), "decoder_input_values": random(BATCH, 6, 8), "speaker_embeddings": random(BATCH, 4), "sound": random(BATCH, 12, 8)}
+    return TorchModel(filled(module), batch, {"loss": lambda outputs, batch: F.l1_loss(outputs["spectrogram"], batch["sound"])})
+
+
 def diffusion(module: nn.Module, **more: torch.Tensor) -> TorchModel:
     time = torch.tensor([0.1, 0.7, 0.4])
     return TorchModel(filled(module), {"image": random(BATCH, 3, 8, 8), "noise": random(BATCH, 3, 8, 8, seed=4), "time": time, **more})
 
 
 MODELS: dict[str, Callable[[], TorchModel]] = {
-    "resnet50": lambda: classified(resnet50(), 48),
+    "resnet50": _resnet50,
     "convnext": lambda: classified(convnext(), 32),
     "efficientnet": lambda: classified(efficientnet(), 48),
     "mobilenet": lambda: classified(mobilenet(), 48),
@@ -253,7 +310,10 @@ MODELS: dict[str, Callable[[], TorchModel]] = {
     "unet": lambda: diffusion(UNet()),
     "dit": lambda: diffusion(DiT(), label=LABELS),
     "clip": clip,
+    "clip, pairs": clip_pairs,
     "wav2vec2": wav2vec2,
     "whisper": whisper,
+    "whisper, text": whisper_text,
+    "speecht5": speecht5,
     "kinds of layers": kinds,
 }

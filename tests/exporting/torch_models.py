@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,15 @@ class TorchModel:
     module: nn.Module
     batch: Any
     options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, module: nn.Module, batch: Any) -> tuple[Any, torch.Tensor]:
+        """What the module, this one or a copy, returns for a batch of that kind, and the loss."""
+        if "loss" not in self.options:
+            outputs = module(**batch)
+            return outputs, outputs["loss"]
+        taken = inspect.signature(module.forward).parameters
+        outputs = module(**{k: v for k, v in batch.items() if k in taken}) if isinstance(batch, dict) else module(batch[0])
+        return outputs, self.options["loss"](outputs, batch)
 
 
 def ids(seed: int = 1, length: int = LENGTH) -> torch.Tensor:
@@ -61,6 +71,8 @@ _DECODER = dict(
 )
 _GPT2 = dict(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=1, eos_token_id=2)
 _ENCODER = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+_NEOX = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, hidden_dropout=0.0, attention_dropout=0.0)
+_LAYERS = ["sliding_attention", "full_attention"]
 
 
 def _language_model(module: nn.Module) -> TorchModel:
@@ -245,6 +257,9 @@ MODELS: dict[str, Callable[[], TorchModel]] = {
     "qwen3": lambda: _language_model(_hf("Qwen3ForCausalLM", "Qwen3Config", head_dim=8, **_DECODER)),
     "mistral, window": lambda: _language_model(_hf("MistralForCausalLM", "MistralConfig", sliding_window=4, **_DECODER)),
     "gemma2": lambda: _language_model(_hf("Gemma2ForCausalLM", "Gemma2Config", "eager", head_dim=8, sliding_window=4, **_DECODER)),
+    "gemma3": lambda: _language_model(_hf("Gemma3ForCausalLM", "Gemma3TextConfig", head_dim=8, sliding_window=4, layer_types=_LAYERS, **_DECODER)),
+    "gpt-neox": lambda: _language_model(_hf("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2, **_NEOX)),
+    "phi3": lambda: _language_model(_hf("Phi3ForCausalLM", "Phi3Config", **_DECODER)),
     "bert, masked": lambda: _language_model(_hf("BertForMaskedLM", "BertConfig", vocab_size=VOCABULARY, **_ENCODER)),
     "bert, classes": lambda: _classifier("sdpa"),
     "bert, classes, eager": lambda: _classifier("eager"),

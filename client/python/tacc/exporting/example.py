@@ -82,8 +82,10 @@ class Example:
         taken_args = batch[: self._forward.num_positional] if self._has_loss else batch
         return model(*taken_args), tuple(batch)
 
-    def for_tracing(self) -> dict[str, torch.Tensor]:
-        """The tensors with a number of samples that is neither 1, which export takes for a constant, nor the size of another dim."""
+    def for_tracing(self, *, any_batch: bool) -> dict[str, torch.Tensor]:
+        """The tensors; of any batch, with a number of samples that is neither 1, which export takes for a constant, nor the size of another dim."""
+        if not any_batch:
+            return dict(self.tensors)
         sizes = {d for t in self.tensors.values() for d in t.shape[1:]}
         count = next(n for n in (max(self.batch_size, 2), *range(2, len(sizes) + 4)) if n not in sizes)
         rows = torch.arange(count) % max(self.batch_size, 1)

@@ -15,7 +15,7 @@ from tacc.errors import InputError
 from tacc.exporting.coverage import coverage_of
 from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
-from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, text
+from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, is_fixed, text
 from tacc.exporting.forward import ForwardWithLoss, Loss, with_batched_experts, without_cache
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
@@ -140,6 +140,8 @@ class _Exporter:
         self._leaves = dict(zip(self._signature.user_inputs, self._example.leaves))
         for name, leaf in self._leaves.items():
             shape = placeholders[name].meta["val"].shape
+            if any_batch and leaf.is_batch and is_fixed(shape[0]):
+                raise InexpressibleError("the number of samples as a plain number (len() of a tensor is one)")
             for dim, symbol, is_open in ((0, BATCH, leaf.is_batch), (1, SEQUENCE, leaf.is_sequence)):
                 if is_open:
                     self._extents.name(shape[dim], symbol)
@@ -285,7 +287,7 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         notes.append(f"LibTorch computes {listed}, which the graph has no op for: as a rule whole on every rank, however the batch is split")
     any_batch, any_length = (any(s in i.dims for i in made.inputs) for s in ("B", "S"))
     if not any_batch:
-        notes.append(f"a micro-batch has always {len(next(iter(example.for_tracing().values())))} samples, the same on all ranks")
+        notes.append(f"a micro-batch has always {example.batch_size} samples, the same on all ranks")
     elif example.seq_len is not None and not any_length:
         notes.append(f"a sample has always {example.seq_len} tokens")
     return Exported(

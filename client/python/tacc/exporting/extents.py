@@ -54,6 +54,11 @@ def at(extent: Extent, batch: int, sequence: int) -> int:
     return extent if isinstance(extent, int) else int(extent.subs({BATCH: batch, SEQUENCE: sequence}))
 
 
+def is_fixed(size: Any) -> bool:
+    """Whether a size of an exported program is one number, whatever the inputs."""
+    return isinstance(size, int) or bool(size.node.expr.is_Integer)
+
+
 class Extents:
     """Reads sizes of an exported program, in which the dims of its inputs are symbols."""
 

@@ -27,7 +27,7 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
 
     Raises ExportError.
     """
-    tensors = example.for_tracing()
+    tensors = example.for_tracing(any_batch=any_batch)
     auto = torch.export.Dim.AUTO
     shapes = {}
     for leaf in example.leaves:

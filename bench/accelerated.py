@@ -1,6 +1,6 @@
 """What the handle of tacc.accelerate costs: steps of a plain loop, against what the ranks say that they took.
 
-    .venv/bin/python bench/accelerate.py [--steps 200] [--rounds 3]
+    .venv/bin/python bench/accelerated.py [--steps 200] [--rounds 3]
 
 For loops with the model's own loss (forward, backward, step, zero_grad), `model.step`, and a loss that the loop computes: the median of a step
 beyond what the rank says that a whole step takes it (bar: 1 ms; a loss in the loop has a forward more), and of a loader whose batches take half a
