@@ -1,11 +1,7 @@
 """Models of images on the daemon: ten steps of a plain PyTorch loop, running statistics included, on any number of ranks, whatever dies."""
 
-import os
-import signal
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +10,19 @@ import pytest
 import tacc
 import torch
 import torch.nn.functional as F
-from cluster import ROOT, Cluster
-from safetensors.torch import load_file
+from cluster import Cluster
+from exported_training import CLASSES, SAMPLES, SGD, STEPS, Trained, export_and_train, exported_by, spec, steps, train, train_killed
 from torch import nn
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 from transformers import ResNetConfig, ResNetForImageClassification
 
-sys.path.append(str(ROOT / "tests/exporting"))
+# isort: split
 from image_models import UNet
+from torch_models import TorchModel
 
-STEPS, SAMPLES, CLASSES = 10, 8, 5
 # Sums are rounded in fp32 in another order than PyTorch's.
 ROUNDING = 2e-5
-# SGD: Adam makes steps of full size of gradients that are nothing but rounding, as of a bias before a batch norm.
-OPTIMIZER: dict[str, Any] = {"optim": "sgd", "momentum": 0.9, "learning_rate": 0.005, "lr_scheduler_type": "constant"}
 LAYOUTS = {"one": {}, "fsdp": {"dp": {"size": 1}, "fsdp": {"size": 2}}, "pp": {"fsdp": {"size": 1}, "pp": {"size": 2}}}
 
 
@@ -72,42 +66,19 @@ def batch_of(name: str) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.randn(SAMPLES, 3, 32, 32), "labels": torch.randint(0, CLASSES, (SAMPLES,))}
 
 
-@dataclass
-class Trained:
-    """An exported model, batches of it by the names of its inputs, and what a plain PyTorch loop makes of them."""
-
-    folder: Path
-    batches: list[dict[str, np.ndarray]]
-    losses: list[float]
-    returned: str
-    outputs: np.ndarray  # of the first batch, in evaluation, after all steps
-    state: dict[str, torch.Tensor]
-    changed_buffers: list[str]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Callable[[str], Trained]:
-    return cache(partial(train_in_torch, tmp_path_factory.mktemp("models")))
+    folder = tmp_path_factory.mktemp("models")
 
+    @cache
+    def of(name: str) -> Trained:
+        torch.manual_seed(5)
+        model = TorchModel(MODELS[name]().train(), batch_of(name))
+        made = export_and_train(model, folder / name, SGD)
+        assert made.model.coverage.share == 1.0
+        return made
 
-def train_in_torch(folder: Path, name: str) -> Trained:
-    torch.manual_seed(5)
-    model, batches = MODELS[name]().train(), [batch_of(name) for _ in range(STEPS)]
-    exported = tacc.export_model(model, batches[0], folder / name)
-    assert exported.coverage.share == 1.0
-    optimizer, losses = torch.optim.SGD(model.parameters(), OPTIMIZER["learning_rate"], momentum=OPTIMIZER["momentum"]), []
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = model(**batch)["loss"]
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    returned = exported.outputs[0]
-    with torch.no_grad():
-        outputs = model.eval()(**batches[0])[returned]
-    named = [{key: value.numpy() for key, value in batch.items()} for batch in batches]
-    return Trained(exported.folder, named, losses, returned, outputs.numpy(), model.state_dict(), exported.changed_buffers)
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -123,22 +94,8 @@ def client(cluster):
 
 
 def submit(client: tacc.Client, model: Trained, runs: Path, layout: str, name: str, gc: bool = False, **train: Any) -> tacc.Job:
-    return client.submit({
-        "name": name, "model": {"graph": str(model.folder / "model.graph")}, "data": {"client": {}},
-        "train": {"max_steps": STEPS, "global_batch_size": SAMPLES, **OPTIMIZER, **train},
-        "compute": {"bf16": False}, "dist": LAYOUTS[layout], "checkpoint": {"dir": str(runs / name), "save_steps": 4},
-        "memory": {"gc": gc}, "resources": {"workers": 1 if layout == "one" else 2},
-    })
-
-
-def steps(session: tacc.Session, batches: list[dict[str, np.ndarray]]) -> list[tuple[float, float]]:
-    results = [session.step(batch) for batch in batches]
-    return [(result.loss, result.grad_norm) for result in results]
-
-
-def exported_by(job: tacc.Job, folder: Path) -> dict[str, torch.Tensor]:
-    job.wait(progress=False)
-    return load_file(Path(job.export(folder / job.name)) / "model.safetensors")
+    job = spec(model, name, runs, LAYOUTS[layout], 1 if layout == "one" else 2, **train)
+    return client.submit(job | {"memory": {"gc": gc}})
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -152,8 +109,8 @@ def test_trains_as_a_pytorch_loop(client, trained, tmp_path, name):
         np.testing.assert_allclose(found, model.outputs, atol=1e-3 * np.abs(model.outputs).max())
         session.finish()
     stored = exported_by(job, tmp_path / "exported")
-    assert (len(model.changed_buffers) > 0) == (name in ("resnet", "efficientnet"))
-    for buffer in model.changed_buffers:
+    assert (len(model.model.changed_buffers) > 0) == (name in ("resnet", "efficientnet"))
+    for buffer in model.model.changed_buffers:
         torch.testing.assert_close(stored[buffer].double(), model.state[buffer].double(), rtol=1e-4, atol=1e-6)
 
 
@@ -161,31 +118,12 @@ def test_trains_as_a_pytorch_loop(client, trained, tmp_path, name):
 def test_two_ranks_train_as_one_and_go_on_with_the_same_bits(cluster, client, trained, tmp_path, name):
     model = trained(name)
     job = submit(client, model, tmp_path, "fsdp", f"{name}-two")
-    with tacc.Session(job) as session:
-        whole = steps(session, model.batches)
-        session.finish()
-    tensors = exported_by(job, tmp_path / "exported")
+    whole, tensors = train(job, model), exported_by(job, tmp_path / "exported")
     assert [loss for loss, _ in whole] == pytest.approx(model.losses, rel=ROUNDING)
-
     job = submit(client, model, tmp_path, "fsdp", f"{name}-killed")
-    with tacc.Session(job) as session:
-        got = steps(session, model.batches[:6])
-        cluster.wait(lambda: job.status().last_checkpoint, "the checkpoint of step 4")
-        os.kill(rank_pid(cluster, "w1"), signal.SIGKILL)
-        with pytest.raises(tacc.SessionRestartedError, match="after step 4"):
-            session.step(model.batches[6])
-        got[4:] = steps(session, model.batches[4:])
-        session.finish()
+    got, again = train_killed(cluster, job, model), exported_by(job, tmp_path / "exported")
     assert got == whole
-    again = exported_by(job, tmp_path / "exported")
     assert all(torch.equal(value, again[tensor]) for tensor, value in tensors.items())
-
-
-def rank_pid(cluster, worker):
-    """The process that a worker has started."""
-    parent = cluster.workers[worker].popen.pid
-    children = [int(pid) for pid in (open(f"/proc/{parent}/task/{parent}/children").read()).split()]
-    return next(pid for pid in children if "tacc-rank" in open(f"/proc/{pid}/comm").read())
 
 
 def test_running_statistics_go_on_on_another_number_of_ranks(client, trained, tmp_path):
@@ -215,5 +153,5 @@ def test_the_same_micro_batches_have_the_same_statistics(client, trained, tmp_pa
     assert tensors[next(name for name in tensors if name.endswith("num_batches_tracked"))] == 8  # two a step
     for losses, again in runs[1:]:
         assert losses == pytest.approx(whole, rel=ROUNDING)
-        for buffer in model.changed_buffers:
+        for buffer in model.model.changed_buffers:
             torch.testing.assert_close(again[buffer], tensors[buffer], rtol=ROUNDING, atol=1e-6)

@@ -36,9 +36,11 @@ def decompose(program: torch.export.ExportedProgram, table: Mapping[Any, Callabl
     traced = [_traced(node, table) for node in composed]
     if any(calls is None for calls in traced):
         return False
+    replacements: dict[torch.fx.Node, Any] = {}
     for node, calls in zip(composed, traced):
         if calls is not None:
-            _inline(graph, node, calls)
+            module, operands = calls
+            _inline(graph, node, module, [replacements.get(operand, operand) for operand in operands], replacements)
     for node in list(graph.nodes):
         if _changes_nothing(node):
             node.replace_all_uses_with(node.args[0])
@@ -110,8 +112,10 @@ def _traced(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> tup
     return None if any(_changes_operand(made) for made in module.graph.nodes) else (module, operands)
 
 
-def _inline(graph: torch.fx.Graph, node: torch.fx.Node, traced: tuple[torch.fx.GraphModule, list[torch.fx.Node]]) -> None:
-    module, operands = traced
+def _inline(
+    graph: torch.fx.Graph, node: torch.fx.Node, module: torch.fx.GraphModule, operands: list[torch.fx.Node], replacements: dict[torch.fx.Node, Any]
+) -> None:
+    """Puts the module's ops in the node's place, and notes what stands for the node now."""
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
     copies: dict[torch.fx.Node, Any] = dict(zip(inputs, operands))
     place = {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
@@ -120,10 +124,10 @@ def _inline(graph: torch.fx.Graph, node: torch.fx.Node, traced: tuple[torch.fx.G
     for made in module.graph.nodes:
         if made.op == "call_function":
             copies[made].meta.update(place)
-    if isinstance(result, torch.fx.Node):
-        node.replace_all_uses_with(result)
-    else:
-        for user in list(node.users):
-            user.replace_all_uses_with(result[user.args[1]])
-            graph.erase_node(user)
+    parts = {node: result} if isinstance(result, torch.fx.Node) else {user: result[user.args[1]] for user in node.users}
+    for old, new in parts.items():
+        old.replace_all_uses_with(new)
+        replacements[old] = new
+        if old is not node:
+            graph.erase_node(old)
     graph.erase_node(node)

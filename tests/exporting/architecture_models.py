@@ -1,0 +1,16 @@
+"""The architectures that tacc is proved on, from float64 to ten steps on the daemon: small, of unmodified classes."""
+
+from __future__ import annotations
+
+import image_models
+import torch_models
+
+_TEXT = {
+    "LLaMA": "llama", "Qwen 3": "qwen3", "Gemma 3": "gemma3", "GPT-2": "gpt2", "GPT-NeoX": "gpt-neox", "Phi-3": "phi3", "DeepSeek-V3": "deepseek v3",
+    "Mamba": "mamba", "BERT, masked LM": "bert, masked", "BERT, classification": "bert, classes", "T5": "t5", "ViT": "vit", "RNN": "rnn",
+}
+_OTHER = {
+    "ResNet-50": "resnet50", "ConvNeXt": "convnext", "EfficientNet": "efficientnet", "Swin": "swin", "CLIP": "clip, pairs", "Whisper": "whisper, text",
+    "Wav2Vec2": "wav2vec2", "SpeechT5": "speecht5", "U-Net": "unet", "DiT": "dit",
+}
+ARCHITECTURES = {name: torch_models.MODELS[key] for name, key in _TEXT.items()} | {name: image_models.MODELS[key] for name, key in _OTHER.items()}
