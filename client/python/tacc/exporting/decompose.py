@@ -11,6 +11,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+# Recurrent layers are made of ops that change what they have just computed; to try them would fix the sizes that are open.
+_MADE_OF_CHANGES = ("aten.rnn_", "aten.lstm.", "aten.gru.")
+
 
 def decompose(program: torch.export.ExportedProgram, table: Mapping[Any, Callable[..., Any]], keeps: Callable[[str], bool]) -> bool:
     """Decomposes ops in the program's own graph, by `table` or as PyTorch composes them, but for those of which `keeps` is true. Inlines regions that
@@ -62,7 +65,7 @@ def _body(program: torch.export.ExportedProgram, region: torch.fx.Node) -> torch
 
 
 def _changes_operand(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, torch._ops.OpOverload) and (node.target._schema.is_mutable or str(node.target).startswith(_MADE_OF_CHANGES))
 
 
 def _is_composed(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> bool:
@@ -107,7 +110,7 @@ def _traced(node: torch.fx.Node, table: Mapping[Any, Callable[..., Any]]) -> tup
     try:
         with torch.no_grad():
             module = make_fx(call, decomposition_table=dict(table))(*(operand.meta["val"] for operand in operands))
-    except RuntimeError:  # An LSTM of open sizes can be traced with the whole program alone.
+    except RuntimeError:  # It can be traced with the whole program alone.
         return None
     return None if any(_changes_operand(made) for made in module.graph.nodes) else (module, operands)
 
