@@ -139,3 +139,27 @@ def test_a_ring_returns_no_outputs(client, tmp_path):
                 np.testing.assert_allclose(session.forward(batch, outputs=["logits"]).outputs["logits"], logits, atol=1e-5)
             session.finish()
         job.wait(progress=False)
+
+
+class Bits(nn.Module):
+    """Its loss is the weight, if all that it draws are 0 or 1 and some of each."""
+
+    def __init__(self, probability: float):
+        super().__init__()
+        self.probability = probability
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        bits = torch.bernoulli(x, self.probability)
+        is_bit = (bits == 0) | (bits == 1)
+        is_mixed = (bits.sum() > 0) & (bits.sum() < bits.numel())
+        return {"loss": (self.weight * is_bit * is_mixed).mean()}
+
+
+@pytest.mark.parametrize("probability", [0.12, 0.3, 0.42, 0.58, 0.84])  # times its reciprocal not 1 in fp32, but 0.3
+def test_what_is_drawn_is_0_or_1_to_the_bit(client, tmp_path, probability):
+    batch = {"x": torch.zeros(SAMPLES, 64)}
+    tacc.export_model(Bits(probability), batch, tmp_path)
+    with tacc.Session(client.submit(spec(tmp_path, tmp_path / "runs", "one", {}, max_steps=1))) as session:
+        assert session.step({"x": batch["x"].numpy()}).loss == 1.0
+        session.finish()

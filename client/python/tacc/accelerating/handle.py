@@ -303,9 +303,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
     def has_gradients(self) -> bool:
         """Whether backward was called since the last update."""
-        return self._session is not None and not self._is_updating and self._steps.has_gradients
-
-    _is_updating = False
+        return self._session is not None and self._steps.has_gradients
 
     def _update(self) -> None:
         self._updated(self._steps.update)

@@ -20,9 +20,13 @@ def dropout(g: Lowering, x: Value, rate: float, train: bool = True) -> Any:
 
 @row("aten.bernoulli.p")
 def bernoulli(g: Lowering, x: Value, probability: float, **_: Any) -> Value:
-    """1 with that probability, else 0, of which dropout of channels and of whole samples (stochastic depth) are made."""
+    """1 with that probability, else 0, of which dropout of channels and of whole samples (stochastic depth) are made; in evaluation the probability."""
     ones = g.constant(1.0, "f32", g.dims)
-    return g.scale(ones if probability == 1 else dropped(g, ones, 1.0 - probability), probability)
+    if probability in (0, 1):
+        return g.constant(float(probability), "f32", g.dims)
+    drawn = dropped(g, ones, 1.0 - probability)  # 0 or about 1 / probability; in evaluation 1
+    is_one = g.compare("gt", drawn, g.constant(1.0, "f32", g.dims))  # A product would not be 1 to the bit, for which models ask.
+    return g.select(is_one, ones, g.scale(drawn, probability))
 
 
 def dropped(g: Lowering, x: Value, rate: float) -> Value:
