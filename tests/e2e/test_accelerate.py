@@ -606,6 +606,57 @@ def test_a_shorter_last_batch_counts_its_own_samples():
         expect_same(want, got, plain, model)
 
 
+@pytest.mark.parametrize("loss", [
+    lambda outputs, batch: functional.mse_loss(outputs[:, 0], batch[1].float()),
+    lambda outputs, batch: functional.cross_entropy(outputs, batch[1]) + outputs.square().mean(),
+    lambda outputs, batch: functional.cross_entropy(outputs - outputs.mean(0), batch[1]),
+], ids=["numbers", "another term", "a mean over samples"])
+def test_a_shorter_batch_is_refused_where_what_fills_it_up_would_count(loss):
+    first, shorter = pairs(1)[0], pairs(1, samples=3)[0]
+    model = tacc.accelerate(made(Perceptron), loss=loss, config=ONE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model:
+        model(*first).loss.backward()
+        optimizer.step()
+        with pytest.raises(tacc.InputError, match="drop_last=True: what fills a batch up would count in the loss"):
+            model(*shorter)
+
+
+class Normed(nn.Module):
+    """Its samples meet in a batch norm, or in the mean of all of them, which evaluation has as well."""
+
+    def __init__(self, *, centers: bool = False) -> None:
+        super().__init__()
+        self.hidden, self.norm, self.head = nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        self.centers = centers
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        hidden = self.hidden(x)
+        logits = self.head(hidden - hidden.mean(0) if self.centers else self.norm(hidden))
+        return {"logits": logits} if labels is None else {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def test_a_shorter_batch_of_samples_that_meet():
+    (first, labels), (shorter, few) = pairs(1)[0], pairs(1, samples=3)[0]
+    for centers in (False, True):
+        model = tacc.accelerate(Normed(centers=centers), config=ONE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with model:
+            model(x=first, labels=labels).loss.backward()
+            optimizer.step()
+            with pytest.raises(tacc.InputError, match="samples depend on each other"):
+                model(x=shorter, labels=few)
+            model.eval()
+            if centers:
+                with pytest.raises(tacc.InputError, match="samples depend on each other"):
+                    model(x=shorter)
+            else:
+                want = model.sync().eval()(shorter, few)
+                got = model(x=shorter, labels=few)
+                assert torch.allclose(got.logits, want["logits"], atol=1e-6)
+                assert got.loss.item() == pytest.approx(want["loss"].item(), rel=ROUNDING)
+
+
 def test_optimizers_that_a_job_has_not():
     for make, words in {
         "kind": (lambda p: torch.optim.RMSprop(p), "the optimizer is RMSprop; a job trains with AdamW"),

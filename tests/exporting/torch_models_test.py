@@ -49,6 +49,14 @@ def test_attention_and_norms_are_found_in_each_spelling(tmp_path: Path):
     assert "broadcast" not in ops["nn.Transformer"]
 
 
+def test_targets_are_those_of_cross_entropies_alone(tmp_path: Path):
+    """Of these a sample can be taken out of the loss."""
+    for name, targets in {"llama": ["labels"], "bert, classes": ["labels"], "t5": ["labels"], "mlp": [], "smoothed labels": []}.items():
+        model = MODELS[name]()
+        exported = tacc.export_model(model.module, model.batch, tmp_path / name, **model.options)
+        assert (exported.targets, exported.samples_meet) == (targets, False), name
+
+
 def test_params_say_what_their_dims_are(tmp_path: Path):
     """As those of the families do, so that tensor parallelism splits them."""
     model = MODELS["llama"]()

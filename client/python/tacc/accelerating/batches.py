@@ -74,6 +74,9 @@ class Batches:
         self._inputs = {given.path: given for given in description.inputs}
         self._optional = optional
         self._weights = {path for path, given in self._inputs.items() if given.name in weights}
+        self._targets = {path for path, given in self._inputs.items() if given.name in optional and given.name in description.targets}
+        self._samples_meet = description.samples_meet
+        self._has_batch_norm = "batch_moments" in description.coverage.ops
         leaves = _leaves(example)
         self._constants = {path: leaf for path, leaf in leaves.items() if not isinstance(leaf, torch.Tensor)}
         self._unread = {path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)} - set(self._inputs)
@@ -87,7 +90,7 @@ class Batches:
     def arrays(self, batch: Any, *, trains: bool) -> tuple[dict[str, np.ndarray[Any, Any]], int, bool]:
         """The arrays by input, how many samples they have, and whether the loss of them is right.
 
-        A batch with fewer samples is filled up. In its labels, whole numbers, what fills it up is not counted; else it has no loss.
+        A batch with fewer samples is filled up, with targets that no loss counts; where the loss has none such, it has no loss.
         """
         leaves = _leaves(batch)
         self._check(leaves, trains)
@@ -100,20 +103,16 @@ class Batches:
         given = {path: self._array(path, leaves[path]) for path in self._inputs if path in leaves}
         has_loss = len(given) == len(self._inputs)
         if count < self.size:
-            fills: dict[tuple[Any, ...], int] = dict.fromkeys(self._weights, 0)
-            if not fills:
-                fills = {p: IGNORED for p in self._optional_paths() if p in given and given[p].dtype.kind == "i"}
+            advice = f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: "
+            if self._samples_meet or (trains and self._has_batch_norm):
+                raise InputError(f"{advice}the model's samples depend on each other, so what fills a batch up would change the others")
+            fills = dict.fromkeys(self._weights, 0) or dict.fromkeys(self._targets, IGNORED)
             has_loss = has_loss and bool(fills)
             if trains and not fills:
-                raise InputError(
-                    f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: what fills a batch up would count"
-                )
+                raise InputError(f"{advice}what fills a batch up would count in the loss")
             given = {path: self._filled(a, fills.get(path)) if path in self._of_samples else a for path, a in given.items()}
         arrays = {self._inputs[path].name: given[path] if path in given else self._zeros[path] for path in self._inputs}
         return arrays, count, has_loss
-
-    def _optional_paths(self) -> list[tuple[Any, ...]]:
-        return [path for path, given in self._inputs.items() if given.name in self._optional]
 
     def _check(self, leaves: dict[tuple[Any, ...], Any], trains: bool) -> None:
         known = set(self._inputs) | set(self._constants) | self._unread

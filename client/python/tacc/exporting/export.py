@@ -31,6 +31,7 @@ from tacc.exporting.patterns.stochastic_depth import find_stochastic_depth
 from tacc.exporting.patterns.table_lookup import find_table_lookups
 from tacc.exporting.results import Exported, ExportError, GraphInput, UnsupportedOpsError
 from tacc.exporting.rows import TABLE
+from tacc.exporting.samples import ignorable_targets, samples_meet
 from tacc.exporting.source import without_prefix
 from tacc.exporting.tokens import next_token_loss, token_example
 from tacc.exporting.trace import trace
@@ -103,6 +104,8 @@ class _Made:
     roles: dict[str, str]  # of each: parameter, frozen, buffer or table
     structure: Any  # of what the model returns
     leaves: list[str | None]  # of it: names of outputs
+    samples_meet: bool
+    targets: list[str]
 
 
 def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool, by_samples: bool) -> _Made:
@@ -158,7 +161,9 @@ class _Exporter:
         returned = self._g.run(graph, self._placeholder)
         outputs = self._end(program, returned)
         returned_by = self._module.returned
-        return _Made(self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names)
+        return _Made(
+            self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names, self._samples_meet, self._targets
+        )
 
     def _constants(self, placeholders: Mapping[str, torch.fx.Node]) -> dict[torch.fx.Node, torch.Tensor]:
         targets = {**self._signature.inputs_to_buffers, **self._signature.inputs_to_lifted_tensor_constants}
@@ -229,6 +234,8 @@ class _Exporter:
         g.move_params()
         self._keep_params(g.nodes_of(loss, count))
         self._changed = list(changed)
+        self._samples_meet = samples_meet(value for _, value in outputs[2:])
+        self._targets = sorted(ignorable_targets(loss, count))
         return [name for name, _ in outputs[2:]]
 
     def _changed_buffers(self, program: torch.export.ExportedProgram, changed: list[Any]) -> dict[str, Value]:
@@ -303,6 +310,8 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         seq_len=example.seq_len or 0,
         any_batch=any_batch,
         any_length=any_length,
+        samples_meet=made.samples_meet,
+        targets=made.targets,
         notes=notes,
         coverage=coverage_of(made.lowering, batch=max(example.batch_size, 2), sequence=example.seq_len or 1),
     )
