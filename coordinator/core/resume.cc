@@ -120,7 +120,7 @@ const v1::FoundCheckpoint* Find(const v1::CheckPathsResult& found, const std::st
 
 void Finish(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
   if (resume->from.empty() || resume->step < job.MaxSteps()) return;
-  resume->finished = found.exported_checkpoint() == resume->from || !job.spec.model().has_path();
+  resume->finished = found.exported_checkpoint() == resume->from;
 }
 
 // Where a job waits for what cannot be read. One that has never run waits only for what may pass by itself.

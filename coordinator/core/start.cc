@@ -49,7 +49,7 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, v1::CheckPath
     }
   }
   request->set_has_run(job->HasRun());
-  request->set_model_dir(spec.model().path());
+  request->set_model_dir(ModelDir(spec));
   job->check->pending[last_request_] = worker;
   Send(*members_.ByName(worker), std::move(message));
 }

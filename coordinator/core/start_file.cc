@@ -252,7 +252,7 @@ std::vector<std::string> ChangedSettings(const std::string& before, const std::s
 }
 
 std::string ExportDir(const v1::JobSpec& spec) {
-  return spec.model().has_path() ? absl::StrCat(spec.checkpoint().dir(), "/hf") : std::string();
+  return absl::StrCat(spec.checkpoint().dir(), spec.model().has_path() ? "/hf" : "/model");
 }
 
 }  // namespace tacc::coordinator

@@ -38,7 +38,7 @@ const char* WeightsOf(const v1::JobSpec& spec, absl::string_view compiled);
 // The folder with the model's files: model.path, or that of model.graph, an absolute path.
 std::string ModelDir(const v1::JobSpec& spec);
 
-// Folder of the exported model; empty for a hand-written graph, which has no Hugging Face form.
+// Folder of the exported model: `hf` of the job's folder, of a graph `model`.
 std::string ExportDir(const v1::JobSpec& spec);
 
 }  // namespace tacc::coordinator

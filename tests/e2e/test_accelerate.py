@@ -12,6 +12,7 @@ import pytest
 import tacc
 import torch
 from cluster import Cluster
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
@@ -127,7 +128,9 @@ def test_a_plain_loop(config):
             without = model(ids=batch["ids"][:3])
             torch.testing.assert_close(without["logits"], here["logits"][:3], rtol=1e-3, atol=1e-4)
             assert "loss" not in without
-    assert Path(model.exported_path).is_dir()
+        trained = model.state_dict()
+    stored = load_file(Path(model.exported_path) / "model.safetensors")
+    assert stored.keys() == trained.keys() and all(torch.equal(stored[name], trained[name]) for name in stored)
 
 
 def accumulating(model: Any) -> list[float]:

@@ -62,6 +62,21 @@ def test_trains_as_the_folder(cluster, folders, tmp_path, workers, dist):
     assert want[-1][0] < want[0][0]
     for g, w in zip(got, want):
         assert g == pytest.approx(w, rel=ROUNDING)
+    compare_exports(cluster, tmp_path, common)
+
+
+def compare_exports(cluster: Cluster, tmp_path: Path, common: dict[str, Any]) -> None:
+    """Of the jobs `folder` and `graph`: models of transformers with the same weights; a job trains the graph's on."""
+    from transformers import AutoModelForCausalLM
+
+    want, got = (AutoModelForCausalLM.from_pretrained(cluster.json("get", job)["exported_path"]) for job in ("folder", "graph"))
+    for (name, w), (same, g) in zip(want.state_dict().items(), got.state_dict().items(), strict=True):
+        assert name == same and torch.allclose(w, g, rtol=1e-3, atol=1e-4), name
+    trained = Path(cluster.json("get", "graph")["exported_path"])
+    assert trained == tmp_path / "runs/graph/model"
+    path = write_graph_job(tmp_path, trained / "model.graph", workers=1, **common, checkpoint={"dir": str(tmp_path / "on")})
+    began = cluster.points("graph")[0]["loss"]
+    assert losses(cluster, path)[0][0] < 0.8 * began, "the first batch is the same"
 
 
 def test_other_inputs_need_a_client(cluster, folders, tmp_path):

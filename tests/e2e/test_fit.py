@@ -220,3 +220,97 @@ def test_a_sample_is_as_long_as_the_model_takes(client, tmp_path):
     shape = GPT2Config(vocab_size=300, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     result = tacc.fit(shape, ({"text": f"{n} and so on. " * 9} for n in range(50)), output_dir=tmp_path / "out", client=client, progress=False, **TRAIN)
     assert json.loads((tmp_path / "out/data/index.json").read_text())["seq_len"] == 32 and result.status.step == 12
+
+
+def _images(count, samples=8):
+    import torch
+
+    random = torch.Generator().manual_seed(7)
+    return [(torch.randn(samples, 12, generator=random), torch.randint(0, 5, (samples,), generator=random)) for _ in range(count)]
+
+
+def _perceptron():
+    import torch
+
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(), torch.nn.Linear(16, 5))
+
+
+def _cross_entropy(logits, batch):
+    import torch
+
+    return torch.nn.functional.cross_entropy(logits, batch[1])
+
+
+MODULE = {"config": {"compute": {"bf16": False}}, "loss": _cross_entropy, "learning_rate": 0.05, "optim": "sgd", "lr_scheduler_type": "constant",
+          "weight_decay": 0.0, "max_grad_norm": 0.0}
+
+
+def _train_by_torch(batches, epochs):
+    import torch
+
+    module = _perceptron()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    losses = []
+    for batch in batches * epochs:
+        loss = _cross_entropy(module(batch[0]), batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, module
+
+
+def test_a_module_and_its_loader(client, tmp_path, capfd):
+    import torch
+    from safetensors.torch import load_file
+
+    batches, module = _images(5), _perceptron()
+    losses, trained = _train_by_torch(batches, 3)
+    result = tacc.fit(module, batches, output_dir=tmp_path / "out", client=client, num_train_epochs=3, **MODULE)
+    assert "step 15 / 15" in capfd.readouterr().err
+    assert list(result.metrics()["loss"]) == pytest.approx(losses, rel=2e-5)
+    for name, value in trained.state_dict().items():
+        assert torch.allclose(module.state_dict()[name].double(), value.double(), rtol=1e-4, atol=1e-5), name
+    [file] = result.path.glob("*.safetensors")
+    assert torch.equal(load_file(file)["0.weight"], module.state_dict()["0.weight"])
+
+
+def test_a_module_goes_on_where_its_loader_had_failed(client, tmp_path):
+    class Failing:
+        def __iter__(self):
+            yield from batches[:3]
+            raise OSError("the disk of the images is gone")
+
+        def __len__(self):
+            return len(batches)
+
+    batches, out = _images(5), tmp_path / "out"
+    losses, _ = _train_by_torch(batches, 2)
+    with pytest.raises(OSError, match="the disk of the images is gone"):
+        tacc.fit(_perceptron(), Failing(), output_dir=out, client=client, progress=False, num_train_epochs=2, **MODULE)
+    result = tacc.fit(_perceptron(), batches, output_dir=out, client=client, progress=False, num_train_epochs=2, **MODULE)
+    assert list(result.metrics()["step"]) == list(range(4, 11))
+    assert list(result.metrics()["loss"]) == pytest.approx(losses[3:], rel=2e-5)
+    # Nothing is left to do; an iterator is one epoch.
+    again = tacc.fit(_perceptron(), batches, output_dir=out, client=client, progress=False, num_train_epochs=2, **MODULE)
+    assert again.status.phase == "finished" and len(again.metrics()) == 0
+    with pytest.warns(UserWarning, match="no more batches after step 5 of 7: the training ends here"):
+        short = tacc.fit(_perceptron(), iter(batches), output_dir=tmp_path / "iterator", client=client, progress=False, max_steps=7, **MODULE)
+    assert list(short.metrics()["loss"]) == pytest.approx(losses[:5], rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    "data, options, message",
+    [
+        (lambda: [], {"max_steps": 2}, "data has no batch"),
+        (lambda: iter(_images(1)), {}, "Give max_steps or num_train_epochs"),
+        (lambda: iter(_images(1)), {"num_train_epochs": 2}, r"a list_iterator does not say \(len\); give max_steps"),
+        (lambda: _images(1), {"max_steps": 2, "global_batch_size": 16}, "global_batch_size is 16, and the loader's batches have 8 samples"),
+        (lambda: [images for images, _ in _images(1)], {"max_steps": 2, "loss": None}, "returns no loss"),
+        (lambda: _images(1), {"max_steps": 2, "prepare": {"seq_len": 8}}, "a module is trained with the batches of a loader"),
+    ],
+)
+def test_what_a_module_cannot_be_trained_with(client, tmp_path, data, options, message):
+    with pytest.raises(tacc.InputError, match=message):
+        tacc.fit(_perceptron(), data(), output_dir=tmp_path / "out", client=client, **{**MODULE, **options})

@@ -59,6 +59,7 @@ def test_the_guide_s_blocks_run(tmp_path, monkeypatch, capsys):
     assert step == 40 and "step-00000030" in attempts[0] or "step 30" in attempts[0], attempts
     assert value_of('"name": "tuned"') == 5
     assert value_of("run = tacc.fit(") == ("hf", 10) and (tmp_path / "runs/adapted/hf/adapter_model.safetensors").exists()
+    assert value_of("trained = tacc.fit(") == (16, ["export.json", "model.graph", "model.safetensors", "tacc_export.json"])
     assert value_of("job.export") == (40, str(tmp_path / "my-model")) and (tmp_path / "my-model/model.safetensors").exists()
     assert value_of("AsyncClient") == (5, "finished")
     assert "no job nope" in printed

@@ -31,7 +31,11 @@ namespace {
 
 constexpr char kIndexName[] = "model.safetensors.index.json";
 constexpr char kAdapterConfigName[] = "adapter_config.json";
+constexpr char kGraphName[] = "model.graph";
+// What describes a graph to those who exported it from PyTorch.
+constexpr char kGraphDescriptionName[] = "export.json";
 constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kMaxGraphBytes = 1 << 30;
 
 // What from_pretrained of a tokenizer reads.
 constexpr const char* kTokenizerFiles[] = {
@@ -60,8 +64,8 @@ bool IsOfModel(const std::string& name) { return name == "generation_config.json
 
 bool IsWritten(const std::string& name) {
   return name == "config.json" || name == kIndexName || name == kAdapterConfigName || name == kAdapterFileName ||
-         name == kExportRecordName || IsOfTokenizer(name) || IsOfModel(name) ||
-         (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
+         name == kExportRecordName || name == kGraphName || name == kGraphDescriptionName || IsOfTokenizer(name) ||
+         IsOfModel(name) || (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
 }
 
 // Returns the safetensors dtype that config.json asks for.
@@ -171,6 +175,16 @@ absl::Status WriteModelFiles(const CheckpointIdentity& identity, const ExportReq
   absl::Status status = WriteText("config.json", config, output);
   if (status.ok() && !request.model_dir.empty()) status = CopyFiles(request.model_dir, IsOfModel, output);
   return status.ok() ? WriteTokenizer(identity, request, output) : status;
+}
+
+// So that a job can train the exported folder's graph on.
+absl::Status WriteGraph(const std::string& path, Output* output) {
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxGraphBytes);
+  if (!text.ok()) return text.status();
+  if (absl::Status status = WriteText(kGraphName, *text, output); !status.ok()) return status;
+  return CopyFiles(
+      FolderPath(path).parent_path().string(), [](const std::string& name) { return name == kGraphDescriptionName; },
+      output);
 }
 
 // adapter_config.json as peft reads it.
@@ -288,6 +302,7 @@ absl::Status CheckAttempt(const std::string& out, const Checkpoint& checkpoint, 
 struct Parts {
   CheckpointIdentity identity;
   bool is_adapter = false;  // The folder of an adapter, not of a model.
+  std::string graph;        // The file of the model's graph, if it is one and is there.
   ModelConfig config;
   std::unique_ptr<ModelWeights> base;  // Where frozen tensors come from.
   std::vector<ExportTensor> tensors;   // In order of their names.
@@ -340,7 +355,9 @@ absl::Status WriteFolder(const Checkpoint& checkpoint, const Parts& parts, const
     status = WriteAdapterFiles(parts.identity, request, &output);
     if (status.ok()) status = WriteAdapters(parts.tensors, BaseFingerprint(parts.identity.weights), &output);
   } else {
-    if (!parts.config.text.empty()) status = WriteModelFiles(parts.identity, request, parts.config.text, &output);
+    if (!parts.graph.empty()) status = WriteGraph(parts.graph, &output);
+    if (status.ok() && !parts.config.text.empty())
+      status = WriteModelFiles(parts.identity, request, parts.config.text, &output);
     if (status.ok()) status = WriteWeights(parts.tensors, request.max_file_bytes, &output);
   }
   if (!status.ok()) return status;
@@ -379,12 +396,18 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& asked) {
         absl::StrCat(request.checkpoint, " holds no adapters that could be merged: leave out --merge"));
   }
   parts.is_adapter = parts.identity.has_adapters() && !merges;
-  const bool has_config = !parts.identity.config_json.empty();
-  if (request.model_dir.empty() && has_config) {
-    std::error_code unseen;
-    if (std::filesystem::is_directory(parts.identity.model_path, unseen)) request.model_dir = parts.identity.model_path;
+  bool has_config = !parts.identity.config_json.empty();
+  std::error_code unseen;
+  if (request.model_dir.empty() && has_config && std::filesystem::is_directory(parts.identity.model_path, unseen))
+    request.model_dir = parts.identity.model_path;
+  if (std::filesystem::is_regular_file(parts.identity.model_path, unseen)) {
+    parts.graph = parts.identity.model_path;
+    request.model_dir = FolderPath(parts.graph).parent_path().string();
+    has_config = std::filesystem::exists(absl::StrCat(request.model_dir, "/config.json"), unseen);
+  } else {
+    has_config = has_config || !request.model_dir.empty();
   }
-  if (!request.model_dir.empty() || has_config) {
+  if (has_config) {
     absl::StatusOr<ModelConfig> chosen = ChooseConfig(parts.identity, request);
     if (!chosen.ok()) return chosen.status();
     parts.config = *std::move(chosen);

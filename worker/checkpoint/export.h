@@ -1,4 +1,4 @@
-// Export of a checkpoint as a plain Hugging Face model directory.
+// Export of a checkpoint as a plain Hugging Face model directory, or as the folder of a graph.
 #ifndef TACC_WORKER_CHECKPOINT_EXPORT_H_
 #define TACC_WORKER_CHECKPOINT_EXPORT_H_
 
@@ -13,7 +13,7 @@ namespace tacc::worker {
 struct ExportRequest {
   std::string checkpoint;  // Path of a step-N.aK directory.
   // The model that was trained; empty: where the checkpoint says that it was, and if it is no longer there, without its
-  // files but for config.json. Of a model without a directory (a text graph) there are only weights.
+  // files but for config.json. Of a graph its folder; if that is no longer there, only weights are written.
   std::string model_dir;
   std::string out_dir;   // Its missing parents are made.
   std::string data_dir;  // The data that it was trained on; empty: the one that the checkpoint names.
@@ -47,6 +47,9 @@ std::string FindTokenizer(const std::string& model_dir, const std::string& data_
 // (`dtype`, else `torch_dtype`, else fp32). A weight that is tied to another exists once in the checkpoint and so in
 // the export. Equal input gives equal bytes, and an export trained for no step and exported again is equal to itself
 // but for its record.
+//
+// Of a model that is a graph: model.graph, as a job reads it, with its export.json, the weights, in fp32, and where
+// there is a config.json beside the graph what is written of a model's directory.
 //
 // A checkpoint does not hold weights that were frozen: they come from model_dir, whose weights must be those that the
 // training read, and are written as they are. With request.adapters == kMerged the products of adapters are added to

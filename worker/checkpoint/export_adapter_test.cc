@@ -1,4 +1,5 @@
-// Exports of trainings that train a part of a model: adapters, apart and merged, and models with frozen weights.
+// Exports of trainings that train a part of a model: adapters, apart and merged, and models with frozen weights; and of
+// graphs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,8 +68,10 @@ class ExportAdapterTest : public ::testing::Test {
     EXPECT_TRUE(WriteShard(run, {1, 1}, 0, tensors, nullptr).ok());
     Manifest manifest;
     manifest.step = manifest.attempt = 1;
-    identity["config_json"] = R"({"dtype": "bfloat16"})";
-    identity["model_path"] = model_;
+    if (!identity.contains("model_path")) {
+      identity["config_json"] = R"({"dtype": "bfloat16"})";
+      identity["model_path"] = model_;
+    }
     identity["weights"] = absl::StrCat("pretrained, ", *ModelFingerprint(model_));
     manifest.identity = identity.dump();
     EXPECT_TRUE(CommitCheckpoint(run, manifest, 1, nullptr).ok());
@@ -191,6 +194,26 @@ TEST_F(ExportAdapterTest, AnAdapterThatFitsNoWeightIsNamed) {
                 .status()
                 .message(),
             "the adapter of base.layers.0.qk, with A [1,3], fits no weight of the base model: it is [6,2]");
+}
+
+TEST_F(ExportAdapterTest, AGraphComesAlong) {
+  const std::string graphs = directory_.File("graphs");
+  ASSERT_TRUE(MakeDirectory(graphs).ok());
+  for (const char* name : {"model.graph", "export.json", "notes.txt"}) TestDirectory::Write(graphs + "/" + name, name);
+  const std::string checkpoint =
+      WriteCheckpoint({{"norm.weight", {2}, kTrainedNorm}}, {{"model_path", graphs + "/model.graph"}});
+  const auto result = ExportCheckpoint({checkpoint, "", out_});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->dtype, "F32");
+  EXPECT_THAT(TestDirectory::Names(out_),
+              ElementsAre("export.json", "model.graph", "model.safetensors", "tacc_export.json"));
+  EXPECT_EQ(TestDirectory::Read(out_ + "/model.graph"), "model.graph");
+  // A model of transformers has its config.json there.
+  TestDirectory::Write(graphs + "/config.json", R"({"dtype": "bfloat16"})");
+  const auto again = ExportCheckpoint({checkpoint, "", out_});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->dtype, "BF16");
+  EXPECT_EQ(TestDirectory::Read(out_ + "/config.json"), R"({"dtype": "bfloat16"})");
 }
 
 }  // namespace

@@ -438,7 +438,7 @@ TEST_F(ExportTest, TheModelIsTheOneOfTheTraining) {
   EXPECT_EQ(TestDirectory::Names(out),
             (std::vector<std::string>{"config.json", "model.safetensors", "tacc_export.json"}));
   EXPECT_EQ(TestDirectory::Read(out + "/config.json"), trained);
-  // There was none, as of a graph.
+  // There was none, as of a graph that is no longer there.
   ASSERT_TRUE(ExportCheckpoint({checkpoint_, "", out}).ok());
   EXPECT_EQ(TestDirectory::Names(out), (std::vector<std::string>{"model.safetensors", "tacc_export.json"}));
 }

@@ -8,9 +8,11 @@ import json
 import os
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -77,23 +79,26 @@ def fit(
     report_to: str | Sequence[str] = (),
     progress: bool = True,
     timeout: float | None = None,
+    loss: Any = None,
     **train: Unpack[TrainOptions],
 ) -> FitResult:
     """Trains a model, shows how far it is, and gives the trained model.
 
         tacc.fit("models/olmo2", "data/mine", output_dir="runs/mine", num_train_epochs=2, learning_rate=1e-5)
         tacc.fit(LlamaConfig(vocab_size=8192, ...), ["corpus/"], output_dir="runs/new", max_steps=1000)
+        tacc.fit(module, loader, loss=loss_of, output_dir="runs/images", num_train_epochs=90, optim="sgd", learning_rate=0.1)
 
     Called again with the same `output_dir`, after Ctrl-C, a dead kernel or a reboot, it goes on: it follows the job if that still runs, else
     goes on from the last checkpoint. To train further, raise `max_steps` or `num_train_epochs`.
 
     Args:
         model: Folder of a Hugging Face model. Or a configuration of `transformers`, or a dict as in config.json: a new model of this shape
-            with random weights, written to `output_dir`/model.
+            with random weights, written to `output_dir`/model. Or a torch.nn.Module, which has the trained weights in the end.
         data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
             `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other data
             in the next call is a ConflictError, as far as it can be told: of a file its size is compared, and what a generator gives is not
-            read again.
+            read again. Of a module: a loader of batches, all with the first one's shapes, that this process reads; when it goes on after a
+            restart, batches that were trained on are left out, or the loader goes on by its `state_dict` (`AsyncLoader`).
         output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it. None: `checkpoint.dir`
             of `config`, else runs/fit.
         name: Of the job. None: that of `config`, else of the output folder.
@@ -103,7 +108,8 @@ def fit(
         client: None: this machine's coordinator, started if there is none.
         report_to: "mlflow", "wandb", or both (`Job.report`). TensorBoard's files are always in `output_dir`/tensorboard.
         progress: As of `Job.wait`.
-        timeout: In seconds, of the training. It goes on.
+        timeout: In seconds, of the training. It goes on; that of a module waits 600 s for the next call, then it saves and ends.
+        loss: Of a module that returns none: a function of (outputs, batch), as of `tacc.accelerate`.
         train: Further arguments are fields of `train`: `max_steps`, `num_train_epochs`, `learning_rate`, `global_batch_size`, ...
 
     Raises:
@@ -117,16 +123,36 @@ def fit(
     job = _base(config)
     given = output_dir if output_dir is not None else os.path.join(job.directory, job.checkpoint.dir or os.path.abspath("runs/fit"))
     out = Path(os.path.abspath(given))
+    _name(job, name, out)
+    job.update({"train": train, "checkpoint": {"dir": out}})
+    client = client or Client()
+    feed = None
+    if _is_module(model):
+        if prepare:
+            raise InputError("prepare goes with text that is to be tokenized; a module is trained with the batches of a loader")
+        from tacc.accelerating.fit_module import job_of
+
+        job, feed = job_of(model, data, job, loss, client)
+    elif loss is not None:
+        raise InputError("loss goes with a torch.nn.Module; a folder or a configuration is of a language model, which has its own")
+    else:
+        _give_model_and_data(job, model, data, prepare or {}, out, client)
+    started = _running(client, job, out) or client.submit(job)
+    wait = partial(started.wait, timeout, progress=progress, report_to=names)
+    status = wait() if feed is None else feed.follow(started, wait)
+    return FitResult(started, status, Path(status.exported_path))
+
+
+def _give_model_and_data(job: Config, model: Any, data: Any, prepare: Mapping[str, Any], out: Path, client: Client) -> None:
+    """Sets the job's sections `model` and `data`; writes a new model, and prepares data that is not."""
     made = _Made(out)
     shape = _shape(model)
     model_path = Path(os.path.abspath(os.fspath(model))) if shape is None else made.model_path
     folder = _prepared(data)
     if folder is not None and prepare:
         raise InputError(f"prepare goes with data that is to be prepared; {folder} is a prepared folder")
-    job.update({"model": {"path": model_path}, "data": {"path": folder or made.data_path}, "train": train, "checkpoint": {"dir": out}})
-    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
+    job.update({"model": {"path": model_path}, "data": {"path": folder or made.data_path}})
     # What is wrong with the job, or that nobody is there to run it, is said before data is prepared, which may take long.
-    client = client or Client()
     asked = copy.copy(job)
     if asked.data.eval_path is None:  # Whether there will be one, the preparation says.
         asked.data.eval_path = (folder or made.data_path) / "eval"
@@ -136,14 +162,21 @@ def fit(
         if job.model.weights is None:
             job.model.weights = "random"
     if folder is None:
-        folder = made.data(data, _options(prepare or {}, model_path, shape, job.data.seq_len))
+        folder = made.data(data, _options(prepare, model_path, shape, job.data.seq_len))
     if shape is not None:
         made.tokenizer(folder)
     if job.data.eval_path is None and (folder / "eval/index.json").exists():
         job.data.eval_path = folder / "eval"
-    started = _running(client, job, out) or client.submit(job)
-    status = started.wait(timeout, progress=progress, report_to=names)
-    return FitResult(started, status, Path(status.exported_path))
+
+
+def _is_module(model: Any) -> bool:
+    torch = sys.modules.get("torch")  # Without it there is no module.
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _name(job: Config, name: str | None, out: Path) -> None:
+    """If it has none, it is named as the output folder."""
+    job.name = name or job.name or re.sub(r"[^A-Za-z0-9._-]+", "-", out.name).strip("-._")[:63] or "fit"
 
 
 def _base(config: Config | Mapping[str, Any] | str | os.PathLike[str] | None) -> Config:
@@ -248,7 +281,7 @@ class _Made:
                     "itself as data, to train on what is in it"
                 )
             if of["data"] is None:
-                warnings.warn(f"data is not read: {folder} was prepared in an earlier call, and a {type(data).__name__} cannot be compared", stacklevel=3)
+                warnings.warn(f"data is not read: {folder} was prepared in an earlier call, and a {type(data).__name__} cannot be compared", stacklevel=4)
             return folder
         from tacc.prepare_data import prepare
 

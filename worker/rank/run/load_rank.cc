@@ -284,7 +284,8 @@ absl::Status OpenData(RankParts& parts, const StartPoint& begin) {
   batches.seed = start.seed;
   TACC_ASSIGN_OR_RETURN(parts.dataset, OfFiles(Dataset::Open(start.data_path, parts.options.failpoints)));
   TACC_RETURN_IF_ERROR(CheckIsTheJobs(*parts.dataset, start));
-  if (start.rank == 0 && !start.export_dir.empty() && FindTokenizer(start.model_dir, start.data_path).empty()) {
+  const bool is_of_language = !start.identity.value("config_json", std::string()).empty();  // Not a graph.
+  if (start.rank == 0 && is_of_language && FindTokenizer(start.model_dir, start.data_path).empty()) {
     parts.events.Warning("no_tokenizer",
                          absl::StrCat("the exported model will have no tokenizer: neither ", start.model_dir, " nor ",
                                       start.data_path, "/tokenizer has one; copy its files into the model's folder"));

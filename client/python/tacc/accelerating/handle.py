@@ -20,7 +20,7 @@ from tacc.accelerating.batches import Batches, as_batch, names, takes
 from tacc.accelerating.job import Options, export, start
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
-from tacc.accelerating.states import as_tensor, assembled, named_states, with_states
+from tacc.accelerating.states import as_tensor, assembled, named_states, weights_of, with_states
 from tacc.accelerating.steps import MicroBatch, Steps
 from tacc.accelerating.store import default_folder, write_states
 from tacc.client import Job
@@ -409,15 +409,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             args: As of torch.nn.Module; without effect.
             kwargs: The same.
         """
-        own: dict[str, Any] = self.module.state_dict()
         if self._session is None:
+            own: dict[str, Any] = self.module.state_dict()
             return own
-        now = self._read("weights")
-        aliases = self._model.graph.description.aliases
-        for name, tensor in own.items():
-            source = aliases.get(name, name)
-            own[name] = now[source].to(tensor.dtype).reshape(tensor.shape) if source in now else tensor.detach().clone()
-        return own
+        session = self._session
+        now: dict[str, Any] = self._guarded(lambda: weights_of(self.module, self._model.graph.description, session))
+        return now
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Gives the training these weights; the optimizer's states stay.

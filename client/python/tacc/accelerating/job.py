@@ -107,8 +107,11 @@ class Options:
 def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Job, Session]:
     """Submits the job and waits until it runs."""
     client = options.client if isinstance(options.client, Client) else Client(options.client)
-    folder = keep(model.graph, options.cache_dir or _store(client))
-    job = client.submit(spec(module, model, folder, groups, batch_size, options))
+    fields = spec(module, model, folder_of(model, options, client), groups.train(), batch_size, options)
+    # As PyTorch: no clipping but by clip_grad_norm_, no other precision but by config.
+    fields["train"]["max_grad_norm"] = 0.0
+    fields["compute"] = {"bf16": False, **fields.get("compute", {})} if not fields.get("compute", {}).get("fp16") else fields["compute"]
+    job = client.submit(fields)
     try:
         session = Session(job)
         if options.mean_over == "micro_batch" and session.num_micro_batches > 1:
@@ -122,6 +125,11 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
         raise
 
 
+def folder_of(model: Model, options: Options, client: Client) -> Path:
+    """The folder with the model's graph and weights, which the client's workers see."""
+    return keep(model.graph, options.cache_dir or _store(client))
+
+
 def _store(client: Client) -> Path:
     from tacc.calls import is_of_this_machine
 
@@ -133,13 +141,13 @@ def _store(client: Client) -> Path:
     return default_folder()
 
 
-def spec(module: torch.nn.Module, model: Model, folder: Path, groups: Groups, batch_size: int, options: Options) -> dict[str, Any]:
-    """The job, as a dict of its fields."""
+def spec(module: torch.nn.Module, model: Model, folder: Path, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:
+    """The job, as a dict of its fields; those of `train` are laid over the config's."""
     config = options.config.to_dict() if isinstance(options.config, Config) else dict(options.config or {})
     if config.get("model") or config.get("data"):
-        raise InputError("config has the section model or data: an accelerated model is exported, and its data is what the loop gives; leave them out")
+        raise InputError("config has the section model or data: an exported model's data is what its batches are; leave them out")
     name = options.name or config.get("name") or re.sub("[^a-z0-9-]+", "-", type(module).__name__.lower()).strip("-") or "model"
-    train = {k: v for k, v in config.get("train", {}).items() if k not in ("max_steps", "global_batch_size")}
+    given = {k: v for k, v in config.get("train", {}).items() if k not in ("max_steps", "global_batch_size")}
     max_steps = options.max_steps or config.get("train", {}).get("max_steps") or _MAX_STEPS
     data: dict[str, Any] = {"client": {"wait_seconds": options.keep_seconds}}
     if model.graph.description.seq_len >= 2:
@@ -147,7 +155,5 @@ def spec(module: torch.nn.Module, model: Model, folder: Path, groups: Groups, ba
     checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}", **config.get("checkpoint", {})}
     return {
         **config, "name": name, "model": {"graph": str(folder / "model.graph")}, "data": data, "checkpoint": checkpoint,
-        # As PyTorch: no clipping but by clip_grad_norm_, no other precision but by config.
-        "train": {**train, **groups.train(), "max_steps": max_steps, "global_batch_size": batch_size, "max_grad_norm": 0.0},
-        "compute": {"bf16": False, **config.get("compute", {})} if not config.get("compute", {}).get("fp16") else config["compute"],
+        "train": {**given, **train, "max_steps": max_steps, "global_batch_size": batch_size},
     }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacc.exporting.results import Exported
 from tacc.live.session import Session
 
 _AT_A_TIME = 16  # States of a command, whose answer is held whole.
@@ -31,6 +32,16 @@ def assembled(session: Session, kind: str) -> dict[str, torch.Tensor]:
         parts.sort(key=lambda part: part[0])
         found[name] = as_tensor(np.concatenate([values for _, _, values in parts], axis=parts[0][1]))
     return found
+
+
+def weights_of(module: torch.nn.Module, exported: Exported, session: Session) -> dict[str, Any]:
+    """The module's state_dict with the weights as they are now."""
+    own: dict[str, Any] = module.state_dict()
+    now = assembled(session, "weights")
+    for name, tensor in own.items():
+        source = exported.aliases.get(name, name)
+        own[name] = now[source].to(tensor.dtype).reshape(tensor.shape) if source in now else tensor.detach().clone()
+    return own
 
 
 def as_tensor(values: np.ndarray[Any, Any]) -> torch.Tensor:

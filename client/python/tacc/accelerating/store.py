@@ -52,7 +52,7 @@ def write_states(store: Path, states: Mapping[str, torch.Tensor]) -> Path:
 
 
 def _digest(graph: ExportedGraph) -> str:
-    hashed = hashlib.sha256(graph.text.encode())
+    hashed = hashlib.sha256(f"{graph.config}\n{graph.text}".encode())
     for name, tensor in graph.tensors.items():
         hashed.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         data = tensor.detach().cpu().contiguous()

@@ -37,7 +37,7 @@ from tacc.exporting.tokens import next_token_loss, token_example
 from tacc.exporting.trace import trace
 from tacc.exporting.weights import init_of, write_safetensors
 
-GRAPH, WEIGHTS, DESCRIPTION = "model.graph", "model.safetensors", "export.json"
+GRAPH, WEIGHTS, DESCRIPTION, CONFIG = "model.graph", "model.safetensors", "export.json", "config.json"
 _PREFIX = "model"  # of paths of modules: ForwardWithLoss calls it so
 
 
@@ -58,6 +58,7 @@ class ExportedGraph:
         description: What it is; its folder is not where it is yet.
         structure: Of what the model returns, for tree_unflatten of torch.utils._pytree.
         leaves: Of that structure, in order: the name of the graph's output; None: no tensor. "loss": the model's own loss.
+        config: The text of config.json, of a model of transformers: what is trained comes back as a folder for `from_pretrained`.
     """
 
     text: str
@@ -65,11 +66,14 @@ class ExportedGraph:
     description: Exported
     structure: Any
     leaves: list[str | None]
+    config: str | None
 
     def write(self, folder: Path) -> Exported:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / GRAPH).write_text(self.text, encoding="utf-8")
         write_safetensors(folder / WEIGHTS, self.tensors)
+        if self.config is not None:
+            (folder / CONFIG).write_text(self.config, encoding="utf-8")
         exported = replace(self.description, folder=folder)
         (folder / DESCRIPTION).write_text(json.dumps(_plain(exported), indent=1) + "\n", encoding="utf-8")
         return exported
@@ -91,7 +95,18 @@ def export_graph(
     if made.lowering.refused:
         raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
-    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves)
+    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves, _config_json(model))
+
+
+def _config_json(model: torch.nn.Module) -> str | None:
+    """As the model's own save_pretrained writes it; None: it is none of transformers."""
+    config = getattr(model, "config", None)
+    if config is None or not (hasattr(model, "save_pretrained") and hasattr(config, "to_diff_dict")):
+        return None
+    fields = {**config.to_diff_dict(), "architectures": [type(model).__name__]}
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    fields["dtype"] = str(dtype).removeprefix("torch.")
+    return json.dumps(fields, indent=2, sort_keys=True) + "\n"
 
 
 @dataclass

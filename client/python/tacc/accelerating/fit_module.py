@@ -1,0 +1,160 @@
+"""`tacc.fit` of a module: a job trains it with the batches of a loader in this process."""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from tacc.accelerating.batches import Batches, as_batch
+from tacc.accelerating.job import Model, Options, export, folder_of, spec
+from tacc.accelerating.states import weights_of
+from tacc.client import Client, Job
+from tacc.config import Config
+from tacc.errors import InputError, TaccError
+from tacc.live.async_loader import AsyncLoader
+from tacc.live.session import Session, SessionRestartedError
+
+_KEEP_SECONDS = 600.0  # The job waits so long for the next call when this one was interrupted.
+
+
+class _Once:
+    """The batches of an iterator, with the one that was looked at."""
+
+    def __init__(self, first: Any, rest: Iterator[Any]):
+        self._left: list[Iterator[Any]] = [iter([first]), rest]
+
+    def __iter__(self) -> Iterator[Any]:
+        left, self._left = self._left, []
+        for part in left:
+            yield from part
+
+
+def job_of(
+    module: torch.nn.Module, data: Iterable[Any], job: Config, loss: Callable[[Any, Any], torch.Tensor] | None, client: Client
+) -> tuple[Config, Feed]:
+    """The job that trains the module with the loader's batches, and what gives them to it.
+
+    Args:
+        module: The model.
+        data: Gives an epoch's batches each time it is iterated over; an iterator has one epoch.
+        job: What else the job is.
+        loss: As of `tacc.accelerate`.
+        client: Of the job.
+
+    Raises:
+        InputError: The loader is empty, or how many steps there are cannot be told.
+    """
+    if isinstance(data, torch.utils.data.Dataset) or not isinstance(data, Iterable):
+        raise InputError(f"data is a {type(data).__name__}: a module is trained with batches; give a loader, as torch.utils.data.DataLoader(data, batch_size=8)")
+    epoch = iter(data)
+    try:
+        first = next(epoch)
+    except StopIteration:
+        raise InputError("data has no batch") from None
+    loader = _Once(first, epoch) if epoch is data else data
+    del epoch  # Workers of a loader end.
+    model = export(module, as_batch(module, (first,), {}, by_position=loss is not None), loss, by_samples=False)
+    if model.cotangents:
+        raise InputError("the model returns no loss: give loss=lambda outputs, batch: ... to tacc.fit")
+    batches = Batches(model.graph.description, model.example, model.optional)
+    size = job.train.global_batch_size
+    if size not in (None, batches.size):
+        raise InputError(f"train.global_batch_size is {size}, and the loader's batches have {batches.size} samples")
+    fields = job.to_dict()
+    train = {**fields.get("train", {}), "max_steps": _max_steps(job, data)}
+    train.pop("num_train_epochs", None)
+    options = Options({**fields, "train": train}, client, job.name, None, _KEEP_SECONDS, None, "step")
+    feed = Feed(module, model, loader, lambda batch: batches.arrays(as_batch(module, (batch,), {}, by_position=loss is not None), trains=True)[0])
+    return Config(spec(module, model, folder_of(model, options, client), {}, batches.size, options)), feed
+
+
+def _max_steps(job: Config, data: Any) -> int:
+    if job.train.max_steps is not None:
+        return job.train.max_steps
+    epochs = job.train.num_train_epochs
+    if epochs is None:
+        raise InputError("how long is it to train? Give max_steps or num_train_epochs")
+    try:
+        return max(math.ceil(epochs * len(data)), 1)
+    except TypeError:
+        raise InputError(f"num_train_epochs: how many batches an epoch has, a {type(data).__name__} does not say (len); give max_steps") from None
+
+
+class Feed:
+    """Gives a job the batches of a loader, on a thread of its own, until it has trained on as many as it is to.
+
+    Args:
+        module: Whose weights are the trained ones in the end.
+        model: What was exported of it.
+        loader: Gives batches, epoch by epoch.
+        transform: Makes a session's arrays of one.
+    """
+
+    def __init__(self, module: torch.nn.Module, model: Model, loader: Iterable[Any], transform: Callable[[Any], Any]):
+        self._module = module
+        self._model = model
+        self._loader = loader
+        self._transform = transform
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._weights: dict[str, torch.Tensor] | None = None
+
+    def follow(self, job: Job, wait: Callable[[], Any]) -> Any:
+        """What `wait` gives, which waits for the job. When that is interrupted the job keeps what it has: it waits for the next session.
+
+        Raises:
+            Exception: What the loader has raised. The job has a checkpoint then, and is cancelled.
+        """
+        thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="tacc-fit")
+        thread.start()
+        try:
+            status = wait()
+        except TaccError:
+            self._stop.set()
+            thread.join()
+            if self._error is not None and not isinstance(self._error, TaccError):
+                raise self._error from None
+            if isinstance(self._error, InputError):
+                raise self._error from None
+            raise
+        finally:
+            self._stop.set()
+            thread.join()
+        if self._weights is not None:
+            self._module.load_state_dict(self._weights)
+        return status
+
+    def _run(self, job: Job) -> None:
+        try:
+            with Session(job) as session:
+                self._feed(session)
+        except BaseException as error:
+            self._error = error
+            if isinstance(error, InputError) or not isinstance(error, TaccError):
+                job.cancel()  # Others say that it has ended.
+
+    def _feed(self, session: Session) -> None:
+        loader, empty_epochs = AsyncLoader(self._loader, session, transform=self._transform), 0
+        while session.step_number < session.max_steps:
+            before = session.step_number
+            try:
+                for batch in loader:
+                    if self._stop.is_set():
+                        return
+                    session.step(batch)
+                    if session.step_number >= session.max_steps:
+                        break
+            except SessionRestartedError:
+                loader = AsyncLoader(self._loader, session, transform=self._transform)
+                continue
+            empty_epochs = empty_epochs + 1 if session.step_number == before else 0
+            if empty_epochs == 2:  # One may be the rest of an epoch that was over.
+                warnings.warn(f"data has no more batches after step {before} of {session.max_steps}: the training ends here", stacklevel=2)
+                break
+        self._weights = weights_of(self._module, self._model.graph.description, session)
+        session.finish()
