@@ -125,6 +125,27 @@ def test_micro_batches_one_by_one_are_the_step(client, folder, batches, referenc
         session.finish()
 
 
+def test_an_update_is_waited_for_later(client, folder, batches, references, tmp_path):
+    """Its steps are the same; what is wrong with it, the next command says."""
+    job = submit(client, folder, tmp_path, "later", "fsdp")
+    with tacc.Session(job) as session:
+        results = []
+        for batch in batches:
+            session.micro_batch(batch, micro_batches=2)
+            if session.last_update is not None:
+                results.append(numbers(session.last_update))
+            session.begin_update()
+        session.end_update()
+        assert [*results, numbers(session.last_update)] == references["fsdp"]
+        session.begin_update()
+        with pytest.raises(tacc.TaccError, match=f"has done its {STEPS} steps"):
+            session.end_update()
+        for wrong in ({"max_grad_norm": float("nan")}, {"gradient_factor": float("inf")}, {"max_grad_norm": -1.0}):
+            with pytest.raises(tacc.InputError, match=next(iter(wrong))):
+                session.update(**wrong)
+        session.finish()
+
+
 def test_steps_of_one_micro_batch_may_have_several_and_may_be_forgotten(client, folder, batches, references, tmp_path):
     """Gradients add up as the job's own micro-batches do."""
     job = submit(client, folder, tmp_path, "several", "one", global_batch_size=2, per_device_train_batch_size=2)

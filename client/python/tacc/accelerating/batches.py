@@ -150,6 +150,8 @@ class Batches:
 
 
 def _leaves(batch: Any) -> dict[tuple[Any, ...], Any]:
+    if type(batch) is dict and all(isinstance(leaf, torch.Tensor) for leaf in batch.values()):
+        return {(name,): leaf for name, leaf in batch.items()}  # As most are; the same, sooner.
     return {tuple(_key(k) for k in path): leaf for path, leaf in pytree.tree_flatten_with_path(batch)[0]}
 
 

@@ -61,8 +61,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         """What checkpoints keep with the next update, as the position of a loader; `AsyncLoader` sets it."""
         self.num_rewinds = 0
         """How often the training has begun at another step than the loop was at: `session.state` is what was kept with that step."""
-        self.last_step: StepResult | None = None
-        """What the newest update gave: step, loss, grad_norm, learning_rate."""
+        self._restarted: SessionRestartedError | None = None  # That the next command raises.
+        self._last_step: StepResult | None = None
         self.device = torch.device("cpu")
         """Where batches are taken from, and outputs are."""
         self.train(True)
@@ -77,7 +77,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             return getattr(self.__dict__["module"], name)
 
     def __repr__(self) -> str:
-        where = f"job {self._job.id!r}, step {self.step_number}" if self._job is not None else "no job yet: it begins at the first forward"
+        where = f"job {self._job.id!r}, step {self._session.step_number if self._session else 0}" if self._job is not None else "no job yet: it begins at the first forward"
         return f"AcceleratedModel({type(self.module).__name__}, {where})"
 
     # --- The job --------------------------------------------------------------------------------------------------------
@@ -99,7 +99,14 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     @property
     def step_number(self) -> int:
         """Updates that the training has done."""
+        self._settle()
         return self._session.step_number if self._session is not None else 0
+
+    @property
+    def last_step(self) -> StepResult | None:
+        """What the newest update gave: step, loss, grad_norm, learning_rate."""
+        self._settle()
+        return self._last_step
 
     @property
     def optimizer_step(self) -> int:
@@ -180,8 +187,11 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         clipping.let_go(self.module.parameters())
         try:
             if finish:
+                if self._restarted is not None:
+                    raise self._restarted
                 self._steps.abandon()
                 session.finish()
+                self._last_step = session.last_update or self._last_step
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
             session.close()  # The client stays: it is the job's.
@@ -197,9 +207,22 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _settle(self) -> None:
+        """Waits for the update under way. That the job has begun again meanwhile, the next command says."""
+        if self._session is None:
+            return
+        try:
+            self._session.end_update()
+        except SessionRestartedError as error:
+            self._restarted = error
+        self._last_step = self._session.last_update or self._last_step
+
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """The call; if the job has begun again, what the ranks had of the step is gone."""
         try:
+            if self._restarted is not None:
+                error, self._restarted = self._restarted, None
+                raise error
             return call()
         except SessionRestartedError:
             self._steps.forget()
@@ -306,17 +329,17 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         return self._session is not None and self._steps.has_gradients
 
     def _update(self) -> None:
-        self._updated(self._steps.update)
+        self._updated(self._steps.begin_update)
 
-    def _updated(self, update: Callable[[bytes | None, dict[float, float], float, int | None], StepResult | None]) -> None:
+    def _updated(self, update: Callable[[bytes | None, dict[float, float], float, int | None], Any]) -> None:
         state, self.loader_state = self.loader_state, None
         max_norm, self._max_norm = self._max_norm, None
         norm, self._norm = self._norm, None
         counted = self.optimizer_step if self._steps_before else None
         rates = self._groups.learning_rates()
-        self.last_step = self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted)) or self.last_step
-        if norm is not None and self.last_step is not None:
-            norm.fill_(self.last_step.grad_norm)
+        self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted))
+        if norm is not None and (last := self.last_step) is not None and self._restarted is None:
+            norm.fill_(last.grad_norm)
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:
         """A whole step with a batch: forward, backward and update, with the optimizer's learning rates.
@@ -337,8 +360,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             lambda state, rates, norm, counted: session.step(arrays, state=state, learning_rates=rates, max_grad_norm=norm, optimizer_step=counted)
         )
         self._steps.zero()  # As if zero_grad came behind it.
-        assert self.last_step is not None
-        return self.last_step
+        assert session.last_update is not None
+        return session.last_update
 
     def forward_backward(self, *args: Any, output_fn: Callable[..., torch.Tensor] | None = None, **kwargs: Any) -> torch.Tensor:
         """Forward and backward of a batch. Returns the loss.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacc.errors import InputError, TaccError
-from tacc.live.session import Session, StepResult
+from tacc.live.session import Session
 
 _ALIKE = 1e-6  # Relative: weights that are meant to be the same.
 
@@ -47,6 +47,7 @@ class Steps:
         self.session = session
         self._micro_batches: list[MicroBatch] = []
         self._is_stale = False  # Gradients of the step before are still there, to PyTorch.
+        self._is_unknown = False  # A command was interrupted: the ranks may have gradients that are not listed.
 
     @property
     def has_gradients(self) -> bool:
@@ -56,7 +57,7 @@ class Steps:
     def forget(self) -> None:
         """What the ranks had is gone: the job has begun again."""
         self._micro_batches = []
-        self._is_stale = False
+        self._is_stale = self._is_unknown = False
 
     def run(self, arrays: Mapping[str, np.ndarray[Any, Any]], divisor: float | None) -> MicroBatch:
         """Forward and backward of a batch. Its gradients count when `confirm` is called.
@@ -66,9 +67,11 @@ class Steps:
             divisor: What its loss is the sum over; None: its targets.
         """
         self._drop_unused()
+        self._is_unknown = True
         result = self.session.micro_batch(arrays, micro_batches=self.session.num_micro_batches)
         made = MicroBatch(result.loss_sum, result.target_tokens, result.target_tokens if divisor is None else divisor)
         self._micro_batches.append(made)
+        self._is_unknown = False
         return made
 
     def confirm(self, micro_batch: MicroBatch, weight: float) -> None:
@@ -84,10 +87,14 @@ class Steps:
     def zero(self) -> None:
         """As the optimizer's zero_grad."""
         self._is_stale = False
-        if not self.has_gradients:
-            return  # A forward whose backward comes yet.
+        if self.has_gradients or self._is_unknown:  # Else there may be a forward whose backward comes yet.
+            self._discard()
+
+    def _discard(self) -> None:
         self._micro_batches = []
+        self._is_unknown = True
         self.session.discard_gradients()
+        self._is_unknown = False
 
     def settle(self, what: str) -> None:
         """Before `what`, which is between two steps. InputError: there are gradients."""
@@ -97,34 +104,33 @@ class Steps:
 
     def abandon(self) -> None:
         """Forgets all of the step."""
-        if self._micro_batches:
-            self._micro_batches = []
-            self.session.discard_gradients()
+        if self._micro_batches or self._is_unknown:
+            self._discard()
 
-    def update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> StepResult | None:
-        """The update by the gradients of all confirmed micro-batches; None: there are none, and nothing is done. Arguments as of `Session.update`."""
+    def begin_update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> None:
+        """The update by the gradients of all confirmed micro-batches; nothing, if there are none. Arguments as of `Session.begin_update`."""
         self._drop_unused()
         if not self._micro_batches:
-            return None
+            return
         factor = _factor(self._micro_batches)
         self._micro_batches = []
-        result = self.session.update(
+        self._is_unknown = True
+        self.session.begin_update(
             state=state, learning_rates=learning_rates, gradient_factor=factor, max_grad_norm=max_grad_norm, optimizer_step=optimizer_step
         )
+        self._is_unknown = False
         self._is_stale = True
-        return result
 
     def _drop_unused(self) -> None:
         """A forward without a backward leaves no gradients."""
-        if all(m.weight is not None for m in self._micro_batches):
+        if all(m.weight is not None for m in self._micro_batches) and not self._is_unknown:
             return
         if self.has_gradients:
             raise TaccError(
-                "a forward in training had no backward, and its gradients are among those of this step: call optimizer.zero_grad() and begin the step "
-                "again; a forward that is not trained on needs torch.no_grad() or model.eval()"
+                "a forward in training had no backward, or was interrupted, and its gradients are among those of this step: call optimizer.zero_grad() "
+                "and begin the step again; a forward that is not trained on needs torch.no_grad() or model.eval()"
             )
-        self._micro_batches = []
-        self.session.discard_gradients()
+        self._discard()
 
 
 def _factor(micro_batches: list[MicroBatch]) -> float:

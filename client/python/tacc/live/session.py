@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
     import numpy as np
 
 _POLL_SECONDS = 0.1
-_SLOTS = 3  # Batches that lie in memory: one is computed on, one waits, one is written.
+_SLOTS = 4  # Batches that lie in memory: of a loader one is computed on, one waits, one is written; and one that the caller gives between.
 _ALIGN = 64
 
 
@@ -179,6 +179,7 @@ class Session:
         self._id = secrets.token_hex(8)
         self._uses_memory = shared_memory
         self._links: list[Link] = []
+        self._why_broken = "a command was given up"
         self._memory: Memory | None = None
         self._serial = 0
         self._attempt = 0
@@ -200,7 +201,10 @@ class Session:
         self._parts: list[list[list[_Part]]] = []  # [rank][micro-batch][input of the rank]
         self.learning_rates: list[float] = []
         """Peaks of the job's learning rates: `train.learning_rate`, and those of `train.param_groups`."""
+        self.last_update: StepResult | None = None
+        """What the newest update gave that was waited for."""
         self._fields: dict[str, Any] = {}  # Of the command under way, beside its batch.
+        self._update_under_way: tuple[bytes | None, bool] | None = None  # Its state, and whether all ranks have it.
         self._answers: list[tuple[dict[str, Any], bytearray]] = []
         self._free: list[int] = []
         self._freed = threading.Condition()
@@ -214,7 +218,7 @@ class Session:
         return self.global_batch_size // self.num_micro_batches
 
     def stage(self, batch: Mapping[str, Any], *, micro_batches: int | None = None) -> StagedBatch:
-        """Puts a batch where the ranks read it, and cuts it up for them, so that the step can begin at once. Waits while two others lie there.
+        """Puts a batch where the ranks read it, and cuts it up for them, so that the step can begin at once. Waits while all of its memory is taken.
 
         Args:
             batch: An array for each of `inputs`: numpy, or what `numpy.asarray` takes, as tensors on the CPU. Others are ignored.
@@ -223,8 +227,6 @@ class Session:
         Raises:
             InputError: An input is missing, or has another shape or type.
         """
-        import numpy as np
-
         count = self.num_micro_batches if micro_batches is None else micro_batches
         arrays = {name: self._array(batch, spec, count) for name, spec in self.inputs.items()}
         with self._freed:
@@ -232,9 +234,20 @@ class Session:
             if self._is_closed:
                 raise TaccError("the session is closed")
             slot = self._free.pop()
+        staged = StagedBatch(slot, count)
+        try:
+            self._write(staged, arrays)
+        except BaseException:
+            self.discard(staged)
+            raise
+        return staged
+
+    def _write(self, staged: StagedBatch, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        import numpy as np
+
         written: set[int] = set()
         for of_rank in self._parts:
-            for m, parts in enumerate(of_rank[:count]):
+            for m, parts in enumerate(of_rank[: staged.num_micro_batches]):
                 for part in parts:
                     if part.offset in written:  # Another rank reads the same.
                         continue
@@ -242,10 +255,9 @@ class Session:
                     spec = self.inputs[part.name]
                     rows = self.micro_batch_size
                     source = arrays[part.name][m * rows : (m + 1) * rows] if spec.has_batch else arrays[part.name]
-                    place = self._place(slot, part)
+                    place = self._place(staged._slot, part)
                     for to, index in part.index:
                         np.copyto(place[to], source[index], casting="same_kind")
-        return StagedBatch(slot, count)
 
     def discard(self, batch: StagedBatch) -> None:
         """Gives the memory of a staged batch back, which no step is to use. One that was used has done so.
@@ -322,9 +334,43 @@ class Session:
         fields = self._update_fields(learning_rates, gradient_factor, max_grad_norm, optimizer_step)
         return self._updated(self._ask("update", None, state, fields=fields), state)
 
+    def begin_update(
+        self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, gradient_factor: float = 1.0,
+        max_grad_norm: float | None = None, optimizer_step: int | None = None,
+    ) -> None:
+        """As `update`, without waiting for it: `end_update` does, or the next command, whose errors are then the update's too.
+
+        Args:
+            state: As of `update`.
+            learning_rates: As of `update`.
+            gradient_factor: As of `update`.
+            max_grad_norm: As of `update`.
+            optimizer_step: As of `update`.
+        """
+        fields = self._update_fields(learning_rates, gradient_factor, max_grad_norm, optimizer_step)
+        self._begin(fields)
+        try:
+            self._send("update", None, state)
+            self._update_under_way = state, True
+        except LinkBrokenError as error:
+            self._break(error)
+            self._update_under_way = state, False
+
+    def end_update(self) -> None:
+        """Waits for the update that `begin_update` has begun, if it was not waited for yet: `last_update` is what it gave."""
+        if self._update_under_way is None:
+            return
+        (state, is_sent), self._update_under_way = self._update_under_way, None
+        self._updated(self._checked(self._answered("update", None, state, is_sent=is_sent)), state)
+
     def _update_fields(
         self, learning_rates: Mapping[float, float] | None, gradient_factor: float, max_grad_norm: float | None, optimizer_step: int | None
     ) -> dict[str, Any]:
+        numbers = {"learning_rates": [*(learning_rates or {}).values()], "gradient_factor": [gradient_factor], "max_grad_norm": [max_grad_norm or 0.0]}
+        if wrong := [name for name, values in numbers.items() if not all(map(math.isfinite, values))]:
+            raise InputError(f"{wrong[0]} has a number that is not finite: {', '.join(map(repr, numbers[wrong[0]]))}")
+        if max_grad_norm is not None and max_grad_norm < 0:
+            raise InputError(f"max_grad_norm is {max_grad_norm!r}; wanted 0 or more")
         if unknown := [peak for peak in learning_rates or () if peak not in self.learning_rates]:
             raise InputError(f"no parameters have the learning rate {unknown[0]!r}; there are {', '.join(map(repr, self.learning_rates))}")
         fields: dict[str, Any] = {}
@@ -441,39 +487,61 @@ class Session:
         staged = batch if isinstance(batch, StagedBatch) or batch is None else self.stage(batch, micro_batches=micro_batches)
         if staged is not None and staged._is_used:
             raise InputError("the staged batch was used before; stage it again")
-        self._serial += 1
-        self._fields = dict(fields or {})
         try:
-            answer = self._answered(command, staged, state)
+            self._begin(fields)
+            return self._checked(self._answered(command, staged, state))
         finally:
             if staged is not None:
                 self.discard(staged)
+
+    def _begin(self, fields: Mapping[str, Any] | None) -> None:
+        """A command, when the one before it is over."""
+        self.end_update()
+        if self._is_closed:
+            raise TaccError("the session is closed")
+        self._serial += 1
+        self._fields = dict(fields or {})
+
+    def _checked(self, answer: dict[str, Any]) -> dict[str, Any]:
         if "error" in answer:
             raise TaccError(answer["error"])
         return answer
 
-    def _answered(self, command: str, staged: StagedBatch | None, state: bytes | None) -> dict[str, Any]:
-        is_sent = False
+    def _send(self, command: str, staged: StagedBatch | None, state: bytes | None) -> None:
+        if not self._links:  # One was broken, or a command was given up.
+            attempt = self._attempt
+            self._connect(None)
+            if self._attempt != attempt:
+                raise SessionRestartedError(self.step_number, self._why_broken)
+        try:
+            for rank, link in enumerate(self._links):
+                link.send(*self._frame(rank, link, command, staged, state))
+        except LinkBrokenError:
+            raise
+        except BaseException:  # Some ranks may have it, and others not.
+            self._disconnect()
+            raise
+
+    def _answered(self, command: str, staged: StagedBatch | None, state: bytes | None, *, is_sent: bool = False) -> dict[str, Any]:
         while True:
             try:
-                if not self._links:
-                    self._connect(None)
-                for rank, link in enumerate(self._links):
-                    link.send(*self._frame(rank, link, command, staged, state))
+                if not is_sent:
+                    self._send(command, staged, state)
                 is_sent = True
                 self._answers = [self._answer_of(link) for link in self._links]
                 return self._answers[0][0]
             except LinkBrokenError as error:
-                self._disconnect()
-                before = self._attempt, self.step_number
-                self._connect(None)
-                if self._attempt != before[0]:
-                    raise SessionRestartedError(self.step_number, str(error)) from None
+                self._break(error)
+                is_sent = False
             except BaseException:
                 # An answer may be half read, or one that nobody waits for comes later.
                 if is_sent:
                     self._disconnect()
                 raise
+
+    def _break(self, error: LinkBrokenError) -> None:
+        self._why_broken = str(error)
+        self._disconnect()
 
     def _answer_of(self, link: Link) -> tuple[dict[str, Any], bytearray]:
         answer, payload = link.receive()
@@ -502,10 +570,11 @@ class Session:
     def _updated(self, answer: dict[str, Any], state: bytes | None) -> StepResult:
         self.step_number = answer["step"]
         self.state = self.state if state is None else state
-        return StepResult(
+        self.last_update = StepResult(
             self.step_number, number(answer, "loss"), number(answer, "grad_norm"), number(answer, "learning_rate"), answer["target_tokens"],
             answer["skipped"] != 0, answer.get("loss_scale"),
         )
+        return self.last_update
 
     # --- Connections --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import fcntl
 import json
 import mmap
 import os
+import select
 import socket
 import struct
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class Link:
         self._endpoint = endpoint
         self._client = client
         self._socket, self.is_local = self._connect(is_local)
+        self._input = select.poll()
+        self._input.register(self._socket, select.POLLIN)
 
     def _connect(self, is_local: bool) -> tuple[socket.socket, bool]:
         if is_local:
@@ -97,16 +100,17 @@ class Link:
         if memory is not None and self.is_local:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory.fd]))]
         text = json.dumps(header).encode()
-        with self._broken():
+        try:
             self._socket.sendmsg([struct.pack("<I", len(text)) + text], ancillary)
+        except OSError as error:
+            raise self._broken(error) from error
 
     def send(self, header: str, parts: list[Any]) -> None:
         """A frame: the header as JSON, and what follows it, whose size the header says. Errors: as `receive`, of a word that came meanwhile."""
-        with contextlib.suppress(BlockingIOError), self._broken():
-            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            self.receive()  # That another client has come, or that the rank has gone.
-        text = header.encode()
-        with self._broken():
+        try:
+            if self._input.poll(0):
+                self.receive()  # That another client has come, or that the rank has gone.
+            text = header.encode()
             if not parts:
                 self._socket.sendall(struct.pack("<I", len(text)) + text)
                 return
@@ -117,15 +121,19 @@ class Link:
                     sent -= len(views.pop(0))
                 if views:
                     views[0] = views[0][sent:]
+        except OSError as error:
+            raise self._broken(error) from error
 
     def receive(self) -> tuple[dict[str, Any], bytearray]:
         """The next frame. TaccError: the rank refuses what was sent. LinkBrokenError: the connection is over."""
-        with self._broken():
+        try:
             (length,) = struct.unpack("<I", self._read(4))
             if not 0 < length <= _MAX_HEADER:
                 raise LinkBrokenError(f"rank {self._endpoint.rank} sent a header of {length} bytes")
             header: dict[str, Any] = json.loads(self._read(length))
             payload = self._read(header.get("bytes", 0))
+        except OSError as error:
+            raise self._broken(error) from error
         if "error" in header and "serial" not in header:
             raise TaccError(f"rank {self._endpoint.rank}: {header['error']}")
         return header, payload
@@ -140,14 +148,10 @@ class Link:
             view = view[count:]
         return data
 
-    @contextlib.contextmanager
-    def _broken(self) -> Any:
-        try:
-            yield
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise LinkBrokenError(f"rank {self._endpoint.rank}: {error}") from error
+    def _broken(self, error: OSError) -> LinkBrokenError:
+        return LinkBrokenError(f"rank {self._endpoint.rank}: {error}")
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # Forked processes may have it, too.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
