@@ -1,8 +1,11 @@
 """`tacc.accelerate`: loops of PyTorch whose model trains in a job have the losses and weights that they have without."""
 
+import copy
 import math
 import os
+import pickle
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import tacc
 import torch
 from cluster import Cluster
 from safetensors.torch import load_file
+from tacc.accelerating import handle
 from torch import nn
 from torch.nn import functional
 
@@ -742,3 +746,189 @@ def test_a_loader_that_ends_early_or_breaks():
         assert model.step_number == 2
     assert [len(x) for x in np.array_split(range(3), 2)] == [2, 1]
     assert list(tacc.AsyncLoader([], "cpu")) == []
+
+
+def stepped(module: nn.Module, batch: dict[str, torch.Tensor], max_norms: tuple[float, ...] = (), lr: float = 0.5) -> dict[str, torch.Tensor]:
+    """Weights behind one step of SGD in PyTorch."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    module(**batch)["loss"].backward()
+    for max_norm in max_norms:
+        nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+    optimizer.step()
+    return module.state_dict()
+
+
+def expect_weights(model: Any, wanted: dict[str, torch.Tensor]) -> None:
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, wanted[name].detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_interrupted_command_leaves_no_gradients(monkeypatch):
+    first, batch = batches(2)
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model.start(**batch)
+        answer_of = tacc.Session._answer_of
+
+        def interrupted(self: Any, link: Any) -> Any:
+            monkeypatch.setattr(tacc.Session, "_answer_of", answer_of)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(tacc.Session, "_answer_of", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model(**first)
+        optimizer.zero_grad()
+        # An update that is refused before it is sent has left its gradients, too.
+        (model(**first).loss * math.inf).backward()
+        with pytest.raises(tacc.InputError, match="gradient_factor has a number that is not finite: inf"):
+            optimizer.step()
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+        assert model.last_step.target_tokens == SAMPLES and model.step_number == 1
+        expect_weights(model, stepped(made(Classifier), batch))
+
+
+def test_clipping_is_of_all_gradients_of_a_step():
+    batch, other = batches(2)
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model(**other)["loss"].backward()
+        with pytest.raises(tacc.InputError, match="6 of the model's 7 trained parameters are not given; the ranks clip all together"):
+            nn.utils.clip_grad_norm_(model.head.weight, 1.0)
+        with pytest.raises(tacc.InputError, match="of an accelerated model's parameters and others"):
+            nn.utils.clip_grad_norm_([*model.parameters(), nn.Parameter(torch.ones(1))], 1.0)
+        with pytest.raises(tacc.InputError, match="error_if_nonfinite"):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-4)
+        with pytest.raises(tacc.InputError, match=r"known behind optimizer.step\(\)"):
+            torch.isfinite(norm)
+        with pytest.raises(tacc.InputError, match="a backward came behind clip_grad_norm_"):
+            model(**other)["loss"].backward()
+        optimizer.zero_grad()  # And what was clipped is forgotten.
+        model(**batch)["loss"].backward()
+        norms = [nn.utils.clip_grad_norm_(model.parameters(), max_norm) for max_norm in (0.01, 10.0)]
+        optimizer.step()
+        assert norms[0].item() > 0.01 and float(norms[1]) == pytest.approx(0.01) and f"{norms[0]:.4f}" == f"{model.last_step.grad_norm:.4f}"
+        expect_weights(model, stepped(made(Classifier), batch, (0.01, 10.0)))
+        with pytest.raises(tacc.InputError, match=r"known behind optimizer.step\(\)"):
+            norm.item()  # Its step never was.
+
+
+class SGD(torch.optim.SGD):
+    """Somebody's own."""
+
+
+def test_what_the_ranks_would_not_see():
+    hooked = made(Classifier)
+    hooked.head.weight.register_hook(lambda gradient: gradient * 2)
+    batch = batches(1)[0]
+    for module, kind, message in ((hooked, torch.optim.SGD, "head.weight has a gradient hook"), (made(Classifier), SGD, r"SGD; a job trains with torch.optim.SGD")):
+        model = tacc.accelerate(module, config=ONE)
+        optimizer = kind(model.parameters(), lr=0.1)
+        with pytest.raises(tacc.InputError, match=message):
+            model(**batch)
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        assert len(list(model.modules())) == 5 and not list(model.buffers())
+        out = model(**batch)
+        with pytest.raises(tacc.InputError, match="belongs into loss="):
+            (out.loss + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()
+        optimizer.zero_grad()
+        out = model(**batch)
+        out.loss.backward()
+        model.head.bias.requires_grad_(False)
+        with pytest.raises(tacc.InputError, match=r"requires_grad of head\.bias has changed"):
+            optimizer.step()
+        model.head.bias.requires_grad_(True)
+        for change in (lambda: model.apply(print), lambda: model.half(), lambda: copy.deepcopy(model), lambda: pickle.dumps(model)):
+            with pytest.raises(tacc.InputError, match=r"the ranks have the model already|a model that a job trains cannot be"):
+                change()
+        optimizer.step()
+        assert model.float() is model and out.loss.item() > 0
+        with pytest.raises(tacc.InputError, match=r"read them before optimizer.step\(\)"):
+            _ = out.logits
+        assert not model.eval().module.training and model.train().module.training
+        # A copy of the module is trained here, as any.
+        copied = copy.deepcopy(model.sync())
+        expect_weights(model, stepped(made(Classifier), batch))
+        expect_weights(model, copied.state_dict())
+        before = copied.head.bias.detach().clone()
+        stepped(copied, batch)
+        assert not torch.equal(copied.head.bias, before)
+        if (child := os.fork()) == 0:
+            os._exit(len(handle._OPEN))
+        assert os.waitpid(child, 0)[1] == 0 and model in handle._OPEN
+
+
+def test_an_optimizer_s_states_go_on_elsewhere():
+    """Saved and loaded as PyTorch's are, before the first forward and behind it."""
+
+    def run(model: Any, optimizer: Any, data: list[dict[str, torch.Tensor]]) -> list[float]:
+        losses = []
+        for batch in data:
+            loss = model(**batch)["loss"]
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    data, plain = batches(6), made(Classifier)
+    want = run(plain, torch.optim.AdamW(plain.parameters(), lr=0.05), data)
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        assert run(model, optimizer, data[:3]) == pytest.approx(want[:3], rel=ROUNDING)
+        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        assert len(saved[1]["state"]) == 7 and saved[1]["state"][0]["step"] == 3
+        run(model, optimizer, data[:1])
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+        assert run(model, optimizer, data[3:]) == pytest.approx(want[3:], rel=ROUNDING)
+    module = made(Classifier)
+    module.load_state_dict(saved[0])
+    with tacc.accelerate(module, config=ONE) as model:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        optimizer.load_state_dict(saved[1])
+        assert run(model, optimizer, data[3:]) == pytest.approx(want[3:], rel=ROUNDING)
+
+
+def test_a_frozen_or_tied_weight_is_loaded_or_refused():
+    class Tied(Classifier):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(16, 32)
+            self.head.weight = self.embed.weight
+            self.hidden = nn.Linear(16, 16)
+
+    module = made(Tied)
+    module.norm.weight.requires_grad_(False)
+    with tacc.accelerate(module, config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model.start(**batches(1)[0])
+        weight = torch.full_like(module.embed.weight, 0.5)
+        model.load_state_dict({"head.weight": weight}, strict=False)
+        assert torch.equal(model.state_dict()["embed.weight"], weight)
+        with pytest.raises(tacc.InputError, match=r"norm\.weight is frozen"):
+            model.load_state_dict({"norm.weight": torch.zeros(16)}, strict=False)
+        optimizer.zero_grad()
+
+
+def test_a_loader_of_evaluations_keeps_no_position_and_a_loop_may_end_before_it():
+    class Model:
+        training, num_rewinds, loader_state, session = False, 1, None, None
+
+    model, waits = Model(), threading.Event()
+
+    def loader() -> Iterator[int]:
+        yield from (1, 2)
+        waits.wait()
+
+    assert list(zip(tacc.AsyncLoader([1, 2, 3], model), range(9))) == [(1, 0), (2, 1), (3, 2)] and model.loader_state is None
+    model.training, model.num_rewinds = True, 0
+    for batch in (read := tacc.AsyncLoader(loader(), model)):
+        if batch == 2:
+            break
+    assert model.loader_state == b'{"epoch": 0, "batches": 2}'
+    waits.set()
+    assert list(read) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import math
+import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from tacc.accelerating import clipping
+from tacc.accelerating import clipping, optimizer_states
 from tacc.accelerating.batches import Batches, as_batch, names, takes
 from tacc.accelerating.job import Options, export, start
 from tacc.accelerating.optimizers import Groups, find_optimizer
@@ -56,7 +58,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._session: Session | None = None
         self._ended_path = ""
         self._max_norm: float | None = None
-        self._norm: torch.Tensor | None = None
+        self._norms: list[tuple[clipping.GradNorm, float]] = []  # That were asked for, and what they were clipped to before; of the next update,
+        self._norms_under_way: list[tuple[clipping.GradNorm, float]] = []  # and of the one under way.
+        self._num_updates = 0
         self.loader_state: bytes | None = None
         """What checkpoints keep with the next update, as the position of a loader; `AsyncLoader` sets it."""
         self.num_rewinds = 0
@@ -79,6 +83,72 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def __repr__(self) -> str:
         where = f"job {self._job.id!r}, step {self._session.step_number if self._session else 0}" if self._job is not None else "no job yet: it begins at the first forward"
         return f"AcceleratedModel({type(self.module).__name__}, {where})"
+
+    # --- What a module is asked for: it is that of the module ---------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode, of the module too.
+
+        Args:
+            mode: As of torch.nn.Module.
+        """
+        self.training = mode
+        self.module.train(mode)
+        return self
+
+    def apply(self, fn: Callable[[torch.nn.Module], None]) -> Self:
+        """Before the first forward, as of torch.nn.Module.
+
+        Args:
+            fn: As there.
+        """
+        self._need_not_begun("apply")
+        self.module.apply(fn)
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """What to(), half() and the like do. InputError: after the start, if anything would change."""
+        probes = [p for p in self.module.parameters() if p.is_floating_point()][:1]
+        if self._job is not None and any(fn(p.detach().new_zeros(0)).dtype != p.dtype for p in probes):
+            self._need_not_begun("a change of dtype")
+        if self._job is None:
+            self.module._apply(fn, recurse)
+        return self
+
+    def _need_not_begun(self, what: str) -> None:
+        if self._job is not None:
+            raise InputError(f"{what}: the ranks have the model already; do it before the first forward")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if self._job is None:
+            made = AcceleratedModel(copy.deepcopy(self.module, memo), self._options, None, self._loss)
+            return made.train(self.training)
+        raise InputError("a model that a job trains cannot be copied: copy.deepcopy(model.sync()) is a module with its weights as they are now")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise InputError("a model that a job trains cannot be pickled: model.sync() is its module with the weights as they are now, or save its state_dict()")
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """The module's.
+
+        Args:
+            args: As of torch.nn.Module.
+            kwargs: As of torch.nn.Module.
+        """
+        yield from self.module.named_buffers(*args, **kwargs)
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The module's.
+
+        Args:
+            args: As of torch.nn.Module.
+            kwargs: As of torch.nn.Module.
+        """
+        yield from self.module.named_modules(*args, **kwargs)
+
+    def named_children(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The module's."""
+        yield from self.module.named_children()
 
     # --- The job --------------------------------------------------------------------------------------------------------
 
@@ -136,6 +206,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         optimizer = self._optimizer or find_optimizer(self.module.parameters())
         if optimizer is None:
             raise InputError("no optimizer has the model's parameters: make one of model.parameters() before the first forward, or give optimizer=")
+        clipping.check(dict(self.module.named_parameters()))
         model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
         groups = Groups(optimizer, by_id, set(model.graph.description.parameters))
         batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
@@ -143,9 +214,13 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
         self._steps = Steps(self._session)
         self.num_rewinds = 1 if self._session.step_number > 0 else 0
+        self.trained = groups.trained
         clipping.take(self.module.parameters(), self)
         self._hook(optimizer)
         _OPEN.add(self)
+        states = optimizer_states.taken(optimizer, self.module, 0)
+        if states is not None and self._session.step_number == 0:  # Else the job goes on with its own.
+            optimizer_states.load(self, states)
 
     def _hook(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer finds no gradients, so that its own step does nothing; before it the ranks' is done."""
@@ -161,11 +236,15 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
         def zero(set_to_none: bool = True) -> None:
             if (model := handle()) is not None and model._session is not None:
-                model._guarded(model._steps.zero)
+                model.zero_grad()
             else:
                 zero_grad(set_to_none)
 
+        def is_open() -> bool:
+            return (model := handle()) is not None and model._session is not None
+
         self._step_hook: Any = optimizer.register_step_pre_hook(step)
+        self._unfollow = optimizer_states.follow(optimizer, handle, is_open)
         optimizer.zero_grad = zero
         self._unhook: Callable[[], Any] = lambda: optimizer.__dict__.pop("zero_grad", None)
 
@@ -183,6 +262,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         session, self._session = self._session, None
         _OPEN.discard(self)
         self._step_hook.remove()
+        self._unfollow()
         self._unhook()
         clipping.let_go(self.module.parameters())
         try:
@@ -216,6 +296,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         except SessionRestartedError as error:
             self._restarted = error
         self._last_step = self._session.last_update or self._last_step
+        for norm, clipped_to in self._norms_under_way:
+            norm.know(min(self._last_step.grad_norm, clipped_to) if self._last_step is not None and self._restarted is None else math.nan)
+        self._norms_under_way = []
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """The call; if the job has begun again, what the ranks had of the step is gone."""
@@ -257,13 +340,16 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def _forward_in_training(self, batch: Any, num_items: float | None) -> ModelOutputs:
         arrays, count, _ = self._batches.arrays(batch, trains=True)
         made: MicroBatch = self._guarded(lambda: self._steps.run(arrays, num_items))
-        loss = loss_tensor(made.loss, lambda weight: self._steps.confirm(made, weight))
+        loss = loss_tensor(made.loss, lambda weight: self._confirm(made, weight))
+        num_updates = self._num_updates
         message = (
             "this is computed from what the model returns, and in training only its loss goes back to the ranks: give the loss to tacc.accelerate, as "
             "loss=lambda outputs, batch: ..."
         )
 
         def fetch() -> dict[str, torch.Tensor]:
+            if self._num_updates != num_updates:
+                raise InputError("outputs are computed when they are looked at, and the weights have changed since this forward: read them before optimizer.step()")
             return output_tensors(self._outputs(arrays, count), refusing(message))
 
         return ModelOutputs(loss, self._names(), fetch)
@@ -297,7 +383,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             with_gradients[inputs[given]] = whole
         session = self.session
         made = self._guarded(lambda: self._steps.run(with_gradients, float(session.micro_batch_size)))
-        self._steps.confirm(made, 1.0)
+        self._confirm(made, 1.0)
+
+    def _confirm(self, made: MicroBatch, weight: float) -> None:
+        if self._max_norm is not None:
+            raise InputError("a backward came behind clip_grad_norm_ in the same step: the ranks clip the sum, once; clip before optimizer.step()")
+        self._steps.confirm(made, weight)
 
     def _names(self) -> list[str]:
         return [name for name in self._model.graph.leaves if name is not None]
@@ -334,12 +425,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def _updated(self, update: Callable[[bytes | None, dict[float, float], float, int | None], Any]) -> None:
         state, self.loader_state = self.loader_state, None
         max_norm, self._max_norm = self._max_norm, None
-        norm, self._norm = self._norm, None
+        self._settle()  # Norms of the update before.
+        self._norms_under_way, self._norms = self._norms, []
         counted = self.optimizer_step if self._steps_before else None
         rates = self._groups.learning_rates()
         self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted))
-        if norm is not None and (last := self.last_step) is not None and self._restarted is None:
-            norm.fill_(last.grad_norm)
+        self._num_updates += 1
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:
         """A whole step with a batch: forward, backward and update, with the optimizer's learning rates.
@@ -387,15 +478,18 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             norm_type: 2.
 
         Returns:
-            Their norm before, once optimizer.step() was called; until then it is NaN.
+            Their norm before; it is looked up when it is used, which must be behind optimizer.step().
         """
         if float(norm_type) != 2.0:
             raise InputError(f"norm_type={norm_type!r}: the ranks clip the 2-norm of all gradients alone")
         if not max_norm > 0:
             raise InputError(f"max_norm={max_norm!r}; wanted more than 0")
-        self._max_norm = min(float(max_norm), _UNCLIPPED)
-        self._norm = torch.tensor(math.nan)
-        return self._norm
+        clipped_to = math.inf if self._max_norm is None else self._max_norm
+        self._max_norm = min(float(max_norm), _UNCLIPPED, clipped_to)
+        norm = clipping.GradNorm.of(self._settle)
+        self._norms.append((norm, clipped_to))
+        return norm
+
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients of this step.
@@ -403,6 +497,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         Args:
             set_to_none: Either way there are none.
         """
+        self._max_norm = None
+        self._norms = []
         if self._session is not None:
             self._guarded(self._steps.zero)
 
@@ -447,10 +543,15 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             strict: Whether it must have all of them, and nothing else.
             assign: False.
         """
+        if self._session is None:
+            return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+        exported, own = self._model.graph.description, self.module.state_dict()
+        if changed := [n for n in exported.frozen if n in state_dict and n in own and not torch.equal(own[n], state_dict[n].to(own[n].dtype))]:
+            raise InputError(f"{changed[0]} is frozen, and the ranks have it as it was when the training began: load it before the first forward")
         result = self.module.load_state_dict(state_dict, strict=strict, assign=assign)
-        if self._session is not None:
-            known = {n for n in (*self._model.graph.description.parameters, *self._model.graph.description.buffers) if n in state_dict}
-            self._load({f"weights/{name}": state_dict[name] for name in known})
+        sources = {name: exported.aliases.get(name, name) for name in state_dict}
+        known = {*exported.parameters, *exported.buffers} - set(exported.frozen)
+        self._load({f"weights/{source}": state_dict[name] for name, source in sources.items() if source in known})
         return result
 
     def full_optim_state_dict(self) -> dict[str, Any]:
@@ -515,6 +616,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
 
 _OPEN: weakref.WeakSet[AcceleratedModel] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_OPEN.clear)  # A child that ends has not ended the training.
 
 
 @atexit.register

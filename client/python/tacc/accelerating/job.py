@@ -112,6 +112,7 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
     fields["train"]["max_grad_norm"] = 0.0
     fields["compute"] = {"bf16": False, **fields.get("compute", {})} if not fields.get("compute", {}).get("fp16") else fields["compute"]
     job = client.submit(fields)
+    session = None
     try:
         session = Session(job)
         if options.mean_over == "micro_batch" and session.num_micro_batches > 1:
@@ -121,6 +122,8 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
             )
         return job, session
     except BaseException:
+        if session is not None:
+            session.close()
         job.cancel(now=True)  # Nobody else would.
         raise
 

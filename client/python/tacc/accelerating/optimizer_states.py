@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tacc.accelerating.handle import AcceleratedModel
+if TYPE_CHECKING:
+    from tacc.accelerating.handle import AcceleratedModel
 
 _HERE = ("step", "RMS")  # Numbers that the ranks count themselves.
 
@@ -39,16 +40,16 @@ def read(model: AcceleratedModel) -> dict[int, Any]:
     return {i: states["state"][name] for i, name in enumerate(names) if name in states["state"]}
 
 
-def follow(optimizer: torch.optim.Optimizer, model: AcceleratedModel, is_open: Callable[[], bool]) -> Callable[[], None]:
+def follow(optimizer: torch.optim.Optimizer, model: Callable[[], AcceleratedModel | None], is_open: Callable[[], bool]) -> Callable[[], None]:
     """Lets the optimizer's `state_dict` and `load_state_dict` be of the ranks' states, while `is_open`. Returns what ends that."""
 
     def saved(_: Any, state_dict: dict[str, Any]) -> None:
-        if is_open():
-            state_dict["state"] = read(model)
+        if is_open() and (of := model()) is not None:
+            state_dict["state"] = read(of)
 
     def loaded(_: Any) -> None:
-        if is_open() and (states := taken(optimizer, model.module, model.optimizer_step)) is not None:
-            load(model, states)
+        if is_open() and (of := model()) is not None and (states := taken(optimizer, of.module, of.optimizer_step)) is not None:
+            load(of, states)
 
     hooks = [optimizer.register_state_dict_post_hook(saved), optimizer.register_load_state_dict_post_hook(loaded)]
 

@@ -43,6 +43,9 @@ _KNOWN: dict[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]], dict
 }
 
 
+_OF_TORCH = ("AdamW", "Adam", "SGD")
+
+
 def find_optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
     """The optimizer of this process that has these parameters; None: there is none.
 
@@ -72,8 +75,8 @@ class Groups:
         kind = type(optimizer).__name__
         if kind not in _KNOWN or (kind == "Adafactor" and type(optimizer).__module__.startswith("torch.")):
             raise InputError(f"the optimizer is {kind}; a job trains with {', '.join(_KNOWN)} (Lion of any package, Adafactor of transformers)")
-        if any(optimizer.state.values()):
-            raise InputError(f"the {kind} has states of updates already; make the model and a new optimizer, and load them into the accelerated model")
+        if kind in _OF_TORCH and not type(optimizer).__module__.startswith("torch."):
+            raise InputError(f"the optimizer is {type(optimizer).__module__}.{kind}; a job trains with torch.optim.{kind}, and another class may do otherwise")
         self._optimizer = optimizer
         self._optim, self._fields, self._fixed = _KNOWN[kind]
         self._peaks: list[float] = []
@@ -92,6 +95,9 @@ class Groups:
                 peak *= 1 + _APART
             self._peaks.append(peak)
         self._left = sorted(trained - set(seen))  # not trained, as PyTorch would not
+        self.trained = {i for i, name in names.items() if name in trained and name in seen}
+        """By id, the parameters that are trained."""
+        self._requires_grad = [(name, p, p.requires_grad) for group in optimizer.param_groups for p in group["params"] for name in [names[id(p)]]]
         self._hyper = self._options()
 
     def _options(self) -> list[dict[str, Any]]:
@@ -130,6 +136,8 @@ class Groups:
         """
         if len(self._optimizer.param_groups) != len(self._peaks):
             raise InputError("the optimizer has other groups than when the training began; a job keeps those that it has")
+        if changed := [name for name, p, was in self._requires_grad if p.requires_grad is not was]:
+            raise InputError(f"requires_grad of {changed[0]} has changed since the training began; a job trains what it began with. Close it, and accelerate again")
         if (now := self._options()) != self._hyper:
             i = next(i for i, options in enumerate(now) if options != self._hyper[i])
             raise InputError(f"group {i} of the optimizer has {now[i]} now; the job began with {self._hyper[i]}, and only lr may change")

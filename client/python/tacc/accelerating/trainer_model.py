@@ -45,14 +45,6 @@ class TrainerModel(AcceleratedModel):
         self._max_length = max_length
         self._on_start = on_start
         self._synced: tuple[int, Any] | None = None
-        self._unfollow = optimizer_states.follow(optimizer, self, lambda: self.is_open)
-
-    # What a Trainer asks of a model.
-
-    def train(self, mode: bool = True) -> TrainerModel:
-        """Sets the mode of the module too, whose `generate` runs here."""
-        self.module.train(mode)
-        return super().train(mode)  # type: ignore[no-any-return]
 
     def _get_name(self) -> str:
         return str(self.module._get_name())
@@ -155,7 +147,6 @@ class TrainerModel(AcceleratedModel):
             self.detach()
             states = {}
             _log.warning("tacc: the job %s could not be ended, and its weights since the last save are gone: %s", self.job.id, error)
-        self._unfollow()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.state.update({parameters[i]: of for i, of in states.items()})
 

@@ -13,7 +13,7 @@ from typing import Any
 from tacc.errors import InputError
 from tacc.live.session import Session, StagedBatch
 
-_STOP_SECONDS = 0.05  # Between two looks whether the thread has ended.
+_STOP_SECONDS = 1.0  # A loop that ends early waits so long for the batch that is read.
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class AsyncLoader:
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.epoch = 0
         """Epochs that are over."""
+        self._thread: threading.Thread | None = None
         self._num_before = 0  # Batches of this epoch that are not to come again.
         if self._session is not None and self._session.state:
             self._load(self._session.state)
@@ -67,20 +68,23 @@ class AsyncLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next time it is the next one."""
-        if self._model is not None and self._model.num_rewinds != self._num_rewinds:
-            self._num_rewinds = self._model.num_rewinds
-            self._load(self._model.session.state or b'{"epoch": 0, "batches": 0}')
+        model = self._model if self._model is not None and self._model.training else None  # Where one of evaluations stands, nobody goes on.
+        if model is not None and model.num_rewinds != self._num_rewinds:
+            self._num_rewinds = model.num_rewinds
+            self._load(model.session.state or b'{"epoch": 0, "batches": 0}')
+        if self._thread is not None:
+            self._thread.join()  # It reads the same loader.
         ready: queue.Queue[Any] = queue.Queue(maxsize=self._prefetch if self._session is None else 1)
         stop = threading.Event()
-        thread = threading.Thread(target=self._read, args=(ready, stop), daemon=True, name="tacc-loader")
+        self._thread = thread = threading.Thread(target=self._read, args=(ready, stop), daemon=True, name="tacc-loader")
         thread.start()
         given: Any = None
         try:
             while not isinstance(item := ready.get(), _End):
                 self._drop(given)  # Nobody has used it.
                 given, state = item
-                if self._model is not None:
-                    self._model.loader_state = state
+                if model is not None:
+                    model.loader_state = state
                 yield given
             if item.error is not None:
                 raise item.error
@@ -88,14 +92,19 @@ class AsyncLoader:
             self._num_before = 0
         finally:
             stop.set()
-            while thread.is_alive() or not ready.empty():
-                try:
-                    left = ready.get(timeout=_STOP_SECONDS)
-                except queue.Empty:
-                    continue
-                if not isinstance(left, _End):
-                    self._drop(left[0])
+            self._drain(ready)
             self._drop(given)
+            thread.join(_STOP_SECONDS)  # Not longer: a loader may wait for what never comes.
+
+    def _drain(self, ready: queue.Queue[Any]) -> None:
+        """Gives back what nobody will take."""
+        while True:
+            try:
+                left = ready.get_nowait()
+            except queue.Empty:
+                return
+            if not isinstance(left, _End):
+                self._drop(left[0])
 
     def _drop(self, batch: Any) -> None:
         if self._session is not None and isinstance(batch, StagedBatch):
@@ -114,9 +123,14 @@ class AsyncLoader:
                     made = self._session.stage(made)
                     made.state = state
                 ready.put((made, state))
+                if stop.is_set():  # Since it was looked at above.
+                    self._drain(ready)
+                    return
         except BaseException as error:  # It is the consumer's.
             last = error
         ready.put(_End(last))
+        if stop.is_set():
+            self._drain(ready)
 
     def _state(self, num_batches: int) -> bytes:
         state: dict[str, Any] = {"epoch": self.epoch, "batches": num_batches}

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
     import numpy as np
 
 _POLL_SECONDS = 0.1
+_TELL_SECONDS = 3.0  # A session that waits so long says for what.
 _SLOTS = 4  # Batches that lie in memory: of a loader one is computed on, one waits, one is written; and one that the caller gives between.
 _ALIGN = 64
 
@@ -597,6 +599,7 @@ class Session:
 
     def _endpoints(self, end: float | None) -> tuple[int, list[Endpoint]]:
         deadline = calls.Deadline(self._job.id, None)
+        told_at: float | None = time.monotonic() + _TELL_SECONDS
         while True:
             phase, attempt, endpoints = self._job._client._run_patiently(calls.get_endpoints(self._job.id), deadline)
             if endpoints:
@@ -606,6 +609,9 @@ class Session:
                 raise TaccError(f"{self._job.id} has finished; a session is of a job that runs")
             if end is not None and time.monotonic() > end:
                 raise AnswerTimeoutError(f"{self._job.id} does not run yet: {phase}")
+            if told_at is not None and time.monotonic() > told_at and (reason := self._job.status().reason):
+                print(f"tacc: {self._job.id} is {phase}: {reason}", file=sys.stderr)
+                told_at = None
             time.sleep(_POLL_SECONDS)
 
     def _disconnect(self) -> None:
