@@ -426,10 +426,10 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         state, self.loader_state = self.loader_state, None
         max_norm, self._max_norm = self._max_norm, None
         self._settle()  # Norms of the update before.
-        self._norms_under_way, self._norms = self._norms, []
         counted = self.optimizer_step if self._steps_before else None
         rates = self._groups.learning_rates()
         self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted))
+        self._norms_under_way, self._norms = self._norms, []
         self._num_updates += 1
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:

@@ -46,6 +46,10 @@ class TrainerModel(AcceleratedModel):
         self._on_start = on_start
         self._synced: tuple[int, Any] | None = None
 
+    def _apply(self, fn: Any, recurse: bool = True) -> TrainerModel:
+        """Of a full evaluation in another precision: the ranks compute in the job's."""
+        return self
+
     def _get_name(self) -> str:
         return str(self.module._get_name())
 
