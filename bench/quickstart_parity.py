@@ -55,11 +55,10 @@ def main() -> None:
                                       lr=1.0)
         worst = 0.0
         print(f"precision {precision}\n| step | tacc | transformers | difference |\n| --- | --- | --- | --- |")
-        for step in range(1, args.steps + 1):
-            shown = json.loads(subprocess.run(
-                [args.build / "tacc-data", "show", "--data", data, "--seq-len", str(job["data"]["seq_len"]), "--global-batch-size",
-                 str(train["global_batch_size"]), "--seed", str(train.get("seed", 42)), "--step", str(step), "--json"],
-                check=True, stdout=subprocess.PIPE, text=True).stdout)
+        batches = subprocess.run([args.build / "tacc-data", "show", "--data", data, "--seq-len", str(job["data"]["seq_len"]), "--global-batch-size",
+                                  str(train["global_batch_size"]), "--seed", str(train.get("seed", 42)), "--step", "1", "--num-steps", str(args.steps),
+                                  "--json"], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        for step, shown in enumerate(map(json.loads, batches), 1):
             assert shown["batch_hash"] == steps[step]["batch_hash"]
             ids = torch.tensor(shown["tokens"])
             for group in optimizer.param_groups:

@@ -1,5 +1,6 @@
 """Trains on tacc-rank alone, without coordinator and daemons: for tests and benchmarks of a rank's speed and memory."""
 
+import functools
 import json
 import os
 import re
@@ -82,7 +83,7 @@ class Training:
         """`environment` is added to rank 0's."""
         self.compile()
         runs = Path(tempfile.mkdtemp(dir=self.folder, prefix="run-"))
-        version = subprocess.run([self.build / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
+        version = version_of(self.build)
         ranks = []
         for rank in range(self.world):
             start = {
@@ -148,6 +149,11 @@ class Ranks:
         return [peak_bytes(rank.pid) for rank in self.processes]
 
 
+@functools.cache
+def version_of(build: Path) -> str:
+    return subprocess.run([build / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
+
+
 def peak_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -155,6 +161,7 @@ def peak_bytes(pid: int) -> int:
     return 0  # it has ended, and is waited for
 
 
+@functools.cache
 def idle_bytes(build: Path) -> int:
     """VmHWM of a rank with its libraries loaded that waits for its start file."""
     with tempfile.TemporaryDirectory() as folder:

@@ -247,14 +247,14 @@ def test_a_watch_has_every_point_once_whatever_becomes_of_the_coordinator(cluste
 
 
 def test_a_process_that_dies_leaves_its_job(client, cluster, tmp_path):
-    path = write_job(tmp_path, train={"max_steps": 2000})
+    path = write_job(tmp_path, train={"max_steps": 200})
     code = f"import tacc; job = tacc.Client({cluster.address!r}).submit({str(path)!r}); print(job.id, flush=True); job.wait()"
     kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "client/python")})
     job = client.job(kernel.stdout.readline().strip())
     kernel.send_signal(signal.SIGKILL)
     kernel.wait()
     kernel.stdout.close()
-    assert job.wait(timeout=120, progress=False).step == 2000
+    assert job.wait(timeout=120, progress=False).step == 200
 
 
 def test_an_interrupt_ends_the_waiting_and_not_the_job(client, cluster, tmp_path):

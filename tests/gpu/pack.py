@@ -174,7 +174,7 @@ class Packer:
             reference["exact"] = reference_run(chosen, build(chosen, draws - 1), steps, "fp64").losses  # of the last draw
             (case / "reference.json").write_text(json.dumps(reference))
             for precision in precisions:
-                wanted = plan_request(chosen, pretrained(case / "model-0"), case / "data", precision, NUM_STEPS, 0.9, LEARNING_RATE)
+                wanted = plan_request(chosen, pretrained(case / "model-0"), case / "data", precision, NUM_STEPS, LEARNING_RATE)
                 self.compile(wanted, case, precision)
             self.write_start(case, weights="pretrained", seed=SEED, seq_len=chosen.seq_len, batch=chosen.batch, max_steps=NUM_STEPS)
             names.append(family)

@@ -20,7 +20,7 @@ FIRST_CASES = {case.family: case for case in reversed(TRAINING_CASES)}
 def test_export_is_what_was_loaded(case: Case, tmp_path: Path):
     model, run, out = tmp_path / "model", tmp_path / "run", tmp_path / "out"
     save(case, build(case, seed=13), model)
-    run_rank(case, pretrained(model), write_data(case, tmp_path / "data"), run, "fp32", 1, 0.9, learning_rate=0.0)
+    run_rank(case, pretrained(model), write_data(case, tmp_path / "data"), run, "fp32", 1, learning_rate=0.0)
     checkpoint = run / "checkpoints/step-00000001.a1"
     subprocess.run([BUILD / "tacc-data", "export", "--checkpoint", checkpoint, "--model", model, "--out", out], check=True)
     wanted, got = load_file(model / "model.safetensors"), load_file(out / "model.safetensors")

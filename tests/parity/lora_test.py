@@ -14,7 +14,7 @@ from cases import TRAINING_CASES, Case
 from references import TransformersModel, build, loss_of, save, stored
 from safetensors.torch import load_file, save_file
 from torch import nn
-from training import NUM_STEPS, Run, batches, first_moments, pretrained, reference_run, run_rank, write_data
+from training import NUM_STEPS, Run, batches, our_run, pretrained, reference_run, run_rank, write_data
 
 LEARNING_RATE = 1e-2
 OF_A_MIXTURE = 3e-2  # whose experts, the most of it, stay as they are
@@ -85,15 +85,6 @@ def rate_of(case: Case) -> float:
     return OF_A_MIXTURE if case.has_experts else LEARNING_RATE
 
 
-def our_run(case: Case, model: Path, adapter: Path, shapes: dict[str, torch.Tensor], data: Path, folder: Path, precision: str, num_steps: int) -> Run:
-    finetune = {"lora": {"init_from": str(adapter)}}
-    losses = run_rank(case, pretrained(model), data, folder / f"{precision}-losses", precision, num_steps, 0.9, rate_of(case), finetune=finetune)
-    run_rank(case, pretrained(model), data, folder / f"{precision}-gradients", precision, 1, 0.0, rate_of(case), finetune=finetune)
-    moments = first_moments(folder / f"{precision}-gradients")
-    assert set(moments) == set(shapes)
-    return Run(losses, {name: moments[name].double().reshape(t.shape) for name, t in shapes.items()})
-
-
 def flat(run: Run) -> torch.Tensor:
     return torch.cat([run.gradients[name].flatten() for name in sorted(run.gradients)])
 
@@ -103,6 +94,7 @@ def losses(run: Run) -> torch.Tensor:
 
 
 QUANTITIES = {"gradient": flat, "losses": losses}
+BF16_QUANTITIES = {"gradient": flat, "losses": lambda run: losses(run)[:BF16_STEPS]}
 
 
 def their_run(case: Case, module: nn.Module, steps: list, precision: str) -> Run:
@@ -114,33 +106,33 @@ def their_run(case: Case, module: nn.Module, steps: list, precision: str) -> Run
 @pytest.mark.parametrize("family, name, targets", CASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_adapters_train_as_in_peft(family: str, name: str | None, targets: list[str], tmp_path: Path):
     case = find(family, name)
-    data = write_data(case, tmp_path / "data")
+    data, model = write_data(case, tmp_path / "data"), tmp_path / "model"
     steps = batches(case, data)
     distances: dict[str, list[tuple[float, float]]] = {quantity: [] for quantity in QUANTITIES}
     for seed in range(BF16_DRAWS):
-        folder = tmp_path / f"draw-{seed}"
+        # fp32 is compared on the last draw, over all steps.
+        num_steps = NUM_STEPS if seed == BF16_DRAWS - 1 else BF16_STEPS
         module = build(case, seed)
-        save(case, module, folder / "model")
-        config = adapt(module, targets, seed % 2 == 1, seed)
-        adapter = save_adapter(module, config, folder / "adapter")
-        shapes = adapters(module, torch.Tensor.detach)
-        theirs = {p: their_run(case, module, steps[:BF16_STEPS], p) for p in ("fp32", "bf16")}
-        ours = {p: our_run(case, folder / "model", adapter, shapes, data, folder, p, BF16_STEPS) for p in ("fp32", "bf16")}
-        for quantity, of in QUANTITIES.items():
+        save(case, module, model)
+        use_rslora = seed % 2 == 1
+        adapter = save_adapter(module, adapt(module, targets, use_rslora, seed), tmp_path / f"adapter-{use_rslora}")
+        options = {"max_steps": num_steps, "learning_rate": rate_of(case), "finetune": {"lora": {"init_from": str(adapter)}}}
+        theirs = {p: their_run(case, module, steps[:num_steps], p) for p in ("fp32", "bf16")}
+        parameters = adapters(module, torch.Tensor.detach)
+        ours = {p: our_run(case, parameters, model, data, tmp_path / f"{p}-{seed}", p, **options) for p in ("fp32", "bf16")}
+        for quantity, of in BF16_QUANTITIES.items():
             distances[quantity].append(tuple((of(runs["bf16"]) - of(runs["fp32"])).norm().item() for runs in (ours, theirs)))
-    # fp32 is compared on the last draw, over all steps.
-    exact, theirs = their_run(case, module, steps, "fp64"), their_run(case, module, steps, "fp32")
-    ours = our_run(case, folder / "model", adapter, shapes, data, folder / "whole", "fp32", NUM_STEPS)
+    exact = their_run(case, module, steps, "fp64")
     assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
     for quantity, of in QUANTITIES.items():
         norm = of(exact).norm().item()
-        distance, own = ((of(run) - of(exact)).norm().item() for run in (ours, theirs))
+        distance, own = ((of(run) - of(exact)).norm().item() for run in (ours["fp32"], theirs["fp32"]))
         assert distance <= 2 * own + 1e-7 * norm, f"fp32 {quantity}: {distance / norm} against {own / norm}"
         pairs = sorted(distances[quantity], key=lambda pair: pair[0] / pair[1])
         narrow, autocast = pairs[len(pairs) // 2] if case.has_experts else (statistics.fmean(x * x for x in side) ** 0.5 for side in zip(*pairs))
         assert narrow <= 1.5 * autocast, f"bf16 {quantity}: {narrow / norm} against {autocast / norm}"
     for tensor, wanted in exact.gradients.items():
-        distance = (ours.gradients[tensor] - wanted).norm().item()
+        distance = (ours["fp32"].gradients[tensor] - wanted).norm().item()
         assert distance <= 1e-4 * wanted.norm().item() + 1e-6 * flat(exact).norm().item(), tensor
 
 
@@ -152,7 +144,7 @@ def test_new_adapters_begin_as_peft_draws_them(tmp_path: Path):
     save(case, module, tmp_path / "model")
     folder = tmp_path / "run"
     finetune = {"lora": {"init_from": "", "r": 16, "target_modules": ["up_proj", "o_proj"]}}
-    got = run_rank(case, pretrained(tmp_path / "model"), data, folder, "f32", 1, 0.9, 1e-30, finetune=finetune)
+    got = run_rank(case, pretrained(tmp_path / "model"), data, folder, "f32", 1, 1e-30, finetune=finetune)
     (tokens, targets), *_ = batches(case, data)
     assert got[0] == pytest.approx(loss_of(module, module(tokens), targets).item(), rel=1e-6)
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")

@@ -167,7 +167,7 @@ def reference(case: Case, trial: Trial, module: nn.Module, steps: list, dtype: t
 
 def ours(case: Case, trial: Trial, model: Path, data: Path, folder: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     train = {"weight_decay": trial.weight_decay, **trial.train}
-    steps = run_steps(case, pretrained(model), data, folder, "fp32", NUM_STEPS, 0.9, trial.learning_rate, 1.0, train)
+    steps = run_steps(case, pretrained(model), data, folder, "fp32", NUM_STEPS, trial.learning_rate, 1.0, train)
     saved = load_file(folder / f"checkpoints/step-{NUM_STEPS:08}.a1/rank-00000.safetensors")
     weights = {name.removeprefix("weights/"): w.double() for name, w in saved.items() if name.startswith("weights/")}
     return torch.tensor([step["loss"] for step in steps], dtype=torch.float64), _merge_rows(weights)

@@ -33,14 +33,14 @@ def test_random_weights_train(name: str, tmp_path: Path):
     data = write_data(case, tmp_path / "data")
     (tmp_path / "config.json").write_text(json.dumps(case.config))
     model = {"path": str(tmp_path), "weights": "WEIGHTS_RANDOM"}
-    losses = run_rank(case, model, data, tmp_path / "first", "fp32", NUM_STEPS, 0.9)
+    losses = run_rank(case, model, data, tmp_path / "first", "fp32", NUM_STEPS)
     assert losses[-1] < losses[0]
-    assert run_rank(case, model, data, tmp_path / "again", "fp32", NUM_STEPS, 0.9) == losses
+    assert run_rank(case, model, data, tmp_path / "again", "fp32", NUM_STEPS) == losses
 
 
 def test_example_graph_trains(tmp_path: Path):
     case = Case("graph", "mlp", {"vocab_size": 8192}, 2, 32)
     data = write_data(case, tmp_path / "data")
     model = {"graph": str(ROOT / "examples/graph/mlp.graph"), "weights": "WEIGHTS_RANDOM"}
-    losses = run_rank(case, model, data, tmp_path / "run", "fp32", NUM_STEPS, 0.9)
+    losses = run_rank(case, model, data, tmp_path / "run", "fp32", NUM_STEPS)
     assert losses[-1] < 0.9 * losses[0]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ sys.path.insert(0, str(ROOT / "client/python"))
 NUM_STEPS = 20
 LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.1
+BETA1 = 0.9
 SEED = 5
 NUM_BATCHES = 2  # in the cycle
 INIT_SCALE = 4096.0  # of the loss in fp16: no step of a reference or of ours overflows
@@ -47,12 +50,11 @@ def write_data(case: Case, folder: Path) -> Path:
 
 def batches(case: Case, data: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """(tokens, targets) of each step, as `tacc-data show` prints them; labels shift inside the row."""
+    options = ["--data", data, "--global-batch-size", case.batch, "--seed", SEED, "--step", 1, "--num-steps", NUM_STEPS, "--json"]
+    command = [str(word) for word in (BUILD / "tacc-data", "show", *options)]
     result = []
-    for step in range(1, NUM_STEPS + 1):
-        options = ["--data", data, "--global-batch-size", case.batch, "--seed", SEED, "--step", step, "--json"]
-        command = [str(word) for word in (BUILD / "tacc-data", "show", *options)]
-        shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        tokens = torch.tensor(shown["tokens"])
+    for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        tokens = torch.tensor(json.loads(line)["tokens"])
         targets = torch.full_like(tokens, -1)
         targets[:, :-1] = tokens[:, 1:]
         result.append((tokens, targets))
@@ -108,14 +110,13 @@ def plan_request(
     data: Path,
     precision: str,
     max_steps: int,
-    beta1: float,
     learning_rate: float,
     max_grad_norm: float = 0.0,
     finetune: dict | None = None,
 ) -> dict:
     train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
     train |= {"learning_rate": learning_rate, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
-    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": max_grad_norm, **(finetune or {})}
+    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": BETA1, "max_grad_norm": max_grad_norm, **(finetune or {})}
     job = {
         "name": "parity",
         "model": model,
@@ -131,16 +132,29 @@ def plan_request(
     return {"job": job, "world": 1, "device": device, "data": facts}
 
 
-def _start_file(case: Case, model: dict, data: Path, folder: Path, max_steps: int) -> dict:
+def compiled(request: dict, folder: Path) -> Path:
+    """The folder in `folder` with the program and `summary.json`. Runs with the same request share one: a program holds no weights."""
+    text = json.dumps(request)
+    out = folder / f"program-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if not out.exists():
+        out.mkdir()
+        (out / "request.json").write_text(text)
+        command = [BUILD / "tacc-plan", "compile", "--request", out / "request.json", "--out", out]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+    return out
+
+
+def _start_file(case: Case, model: dict, data: Path, program: Path, folder: Path, max_steps: int, save_steps: int) -> dict:
     start = {"version": "0.1.0", "job": "parity-1", "attempt": 1, "rank": 0, "world": 1, "device": "cpu", "threads": 1}
-    start |= {"memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(folder / "stage0.program")}
+    start |= {"memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(program / "stage0.program")}
     weights = "pretrained" if model["weights"] == "WEIGHTS_PRETRAINED" else "random"
     start |= {"model_dir": model.get("path", ""), "weights": weights, "seed": SEED, "collective_timeout_seconds": 60}
     shape = {"seq_len": case.seq_len, "global_batch_size": case.batch}
     start["data"] = {"path": str(data), "eval_path": "", **shape}
     start["train"] = {"max_steps": max_steps, "eval_steps": 1000, "deterministic": False}
     start["compute"] = {"tf32": False}
-    start["checkpoint"] = {"dir": str(folder / "checkpoints"), "save_steps": 1000, "resume": "", "export": ""}
+    start["checkpoint"] = {"dir": str(folder / "checkpoints"), "save_steps": save_steps, "resume": "", "export": ""}
     start["identity"] = {"model": "parity", **shape, "seed": SEED}
     return start
 
@@ -152,20 +166,18 @@ def run_steps(
     folder: Path,
     precision: str,
     max_steps: int,
-    beta1: float,
     learning_rate: float = LEARNING_RATE,
     max_grad_norm: float = 0.0,
     finetune: dict | None = None,
+    save_steps: int = 1000,
 ) -> list[dict]:
-    """The events of `max_steps` steps on one rank. `model`: section `model` of the job; `finetune`: keys of its `train`. Checkpoints lie in `folder`."""
+    """The events of `max_steps` steps on one rank. `model`: section `model` of the job; `finetune`: keys of its `train`. Checkpoints lie in `folder`,
+    programs beside `data`."""
     (folder / "checkpoints").mkdir(parents=True)
-    request, start = folder / "request.json", folder / "start.json"
-    request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate, max_grad_norm, finetune)))
+    program = compiled(plan_request(case, model, data, precision, max_steps, learning_rate, max_grad_norm, finetune), data.parent)
+    start = folder / "start.json"
     adapter = {"adapter_dir": finetune["lora"]["init_from"]} if finetune and "lora" in finetune else {}
-    start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps) | adapter))
-    compile_command = [BUILD / "tacc-plan", "compile", "--request", request, "--out", folder]
-    compiled = subprocess.run(compile_command, capture_output=True, text=True)
-    assert compiled.returncode == 0, compiled.stderr
+    start.write_text(json.dumps(_start_file(case, model, data, program, folder, max_steps, save_steps) | adapter))
     log = folder / "rank.log"
     with open(log, "w") as stderr, subprocess.Popen(
         [BUILD / "tacc-rank", "--start", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
@@ -203,17 +215,6 @@ def _merge_rows(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([v for _, v in sorted(rows.items())], -2 if rows[0].dim() == 3 else 0).flatten() for name, rows in parts.items()}
 
 
-def our_gradients(
-    case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str
-) -> dict[str, torch.Tensor]:
-    """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
-    run_rank(case, pretrained(model), data, folder, precision, 1, 0.0)
-    moments = first_moments(folder)
-    parameters = stored(module)
-    assert set(moments) == set(parameters)
-    return {name: moments[name].double().reshape(parameter.shape) for name, parameter in parameters.items()}
-
-
 def first_moments(folder: Path) -> dict[str, torch.Tensor]:
     """Of the checkpoint of step 1 in `folder`, flat, by the names of tensors in a model's files."""
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
@@ -226,6 +227,21 @@ def first_moments(folder: Path) -> dict[str, torch.Tensor]:
     return _merge_rows(moments)
 
 
-def our_run(case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str) -> Run:
-    losses = run_rank(case, pretrained(model), data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9)
-    return Run(losses, our_gradients(case, module, model, data, folder / f"{precision}-gradients", precision))
+def our_run(
+    case: Case,
+    parameters: dict[str, torch.Tensor],
+    model: Path,
+    data: Path,
+    folder: Path,
+    precision: str,
+    max_steps: int = NUM_STEPS,
+    learning_rate: float = LEARNING_RATE,
+    finetune: dict | None = None,
+) -> Run:
+    """Training of `parameters`, by their names in checkpoints. The gradients are the first moment after the first step, without the factor of AdamW."""
+    losses = run_rank(case, pretrained(model), data, folder, precision, max_steps, learning_rate, finetune=finetune, save_steps=1)
+    moments = first_moments(folder)
+    shutil.rmtree(folder / "checkpoints")
+    assert set(moments) == set(parameters)
+    factor = float(np.float32(1 - BETA1))
+    return Run(losses, {name: moments[name].double().reshape(parameter.shape) / factor for name, parameter in parameters.items()})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from cases import Case
-from references import build, save
+from references import build, save, stored
 from training import Run, batches, our_run, reference_run, write_data
 
 TABLES = Path(os.environ["TACC_BUILD"]) / "parity"
@@ -75,15 +75,14 @@ def _worst_draw(draws: list[tuple[dict, dict]]) -> str:
 
 def compare_training(case: Case, tmp_path: Path, table: list) -> None:
     """In fp32 and bf16; appends a row to the table. AssertionError: what is further away than it may be."""
-    data = write_data(case, tmp_path / "data")
+    data, model = write_data(case, tmp_path / "data"), tmp_path / "model"
     steps = batches(case, data)
     draws = []
     for seed in range(case.bf16_draws):
-        folder = tmp_path / f"draw-{seed}"
         module = build(case, seed)
-        save(case, module, folder / "model")
+        save(case, module, model)
         reference = {p: reference_run(case, copy.deepcopy(module), steps, p) for p in ("fp32", "bf16")}
-        ours = {p: our_run(case, module, folder / "model", data, folder, p) for p in ("fp32", "bf16")}
+        ours = {p: our_run(case, stored(module), model, data, tmp_path / f"{p}-{seed}", p) for p in ("fp32", "bf16")}
         draws.append((distances(ours, "bf16"), distances(reference, "bf16")))
     exact = reference_run(case, module, steps, "fp64")  # fp32 is compared on the last draw
     assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"

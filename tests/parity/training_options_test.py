@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cases import SMALL_IN_FP16, TRAINING_CASES, Case
-from references import build, save
+from references import build, save, stored
 from training import NUM_STEPS, batches, our_run, pretrained, reference_run, run_steps, write_data
 from training_comparison import QUANTITIES, distances, losses, over_draws
 
@@ -21,15 +21,14 @@ CLIPPED = [case for case in TRAINING_CASES if (case.family, case.name) in (("lla
     "case", [case for case in TRAINING_CASES if case.name in FP16_CASES] + SMALL_IN_FP16, ids=lambda c: f"{c.family}: {c.name}"
 )
 def test_training_in_fp16(case: Case, tmp_path: Path):
-    data = write_data(case, tmp_path / "data")
+    data, model = write_data(case, tmp_path / "data"), tmp_path / "model"
     steps = batches(case, data)
     draws = []
     for seed in range(3):
-        folder = tmp_path / f"draw-{seed}"
         module = build(case, seed)
-        save(case, module, folder / "model")
+        save(case, module, model)
         reference = {p: reference_run(case, copy.deepcopy(module), steps, p) for p in ("fp32", "fp16")}
-        ours = {p: our_run(case, module, folder / "model", data, folder, p) for p in ("fp32", "fp16")}
+        ours = {p: our_run(case, stored(module), model, data, tmp_path / f"{p}-{seed}", p) for p in ("fp32", "fp16")}
         draws.append((distances(ours, "fp16"), distances(reference, "fp16")))
     failures = []
     for name in QUANTITIES:
@@ -56,7 +55,7 @@ def test_training_with_clipping(case: Case, tmp_path: Path):
         exact, own = (reference_run(case, copy.deepcopy(module), steps, p, bound) for p in ("fp64", "fp32"))
         assert min(exact.norms) > bound
         assert (losses(largest) - losses(exact)).norm() > 100 * 1e-7 * losses(exact).norm(), "the bound changes nothing"
-        ours = run_steps(case, pretrained(folder / "model"), data, folder / "run", "fp32", NUM_STEPS, 0.9, max_grad_norm=bound)
+        ours = run_steps(case, pretrained(folder / "model"), data, folder / "run", "fp32", NUM_STEPS, max_grad_norm=bound)
         for quantity, of in (("loss", lambda run: run.losses), ("grad_norm", lambda run: run.norms)):
             wanted = torch.tensor(of(exact), dtype=torch.float64)
             got = torch.tensor([event[quantity] for event in ours], dtype=torch.float64)

@@ -122,6 +122,14 @@ def test_show_gives_the_documented_order_and_hash(data):
     assert len(output("show", "--data", data, "--global-batch-size", 1, "--step", 1, "--json")["tokens"][0]) == 33
 
 
+def test_show_prints_several_steps_as_it_prints_each(data):
+    def shown(step: int, *options) -> str:
+        return tacc_data("show", "--data", data, "--seq-len", 20, "--global-batch-size", 6, "--seed", 7, "--step", step, *options).stdout
+
+    for options in ([], ["--json"]):
+        assert shown(3, "--num-steps", 4, *options) == "".join(shown(step, *options) for step in range(3, 7))
+
+
 def test_an_epoch_shows_every_sample_once(data):
     num_samples = len(read_stream(data)) // 50
     shown = output("show", "--data", data, "--seq-len", 50, "--global-batch-size", num_samples, "--step", 2, "--json")
@@ -152,7 +160,7 @@ def test_held_out_data_is_shown_in_order(data):
     assert (
         f"the held-out data has {last} batches"
         in errors(
-            "show", "--data", data, "--split", "eval", "--seq-len", 20, "--global-batch-size", 4, "--step", last + 1
+            "show", "--data", data, "--split", "eval", "--seq-len", 20, "--global-batch-size", 4, "--step", last, "--num-steps", 2
         )[0]
     )
 

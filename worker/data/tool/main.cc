@@ -42,8 +42,35 @@ struct ShowOptions {
   int64_t global_batch_size = 0;
   uint64_t seed = 42;
   int64_t step = 1;
+  int64_t num_steps = 1;
   bool json = false;
 };
+
+absl::Status ShowStep(const ShowOptions& options, int64_t step, const LoaderOptions& order, const BatchReader& reader) {
+  const size_t size = order.seq_len * order.global_batch_size;
+  std::vector<int32_t> tokens(size), targets(size);
+  const auto info = reader.Read(step - 1, tokens.data(), targets.data());
+  if (!info.ok()) return info.status();
+
+  std::string samples, rows;
+  for (int64_t row = 0; row < order.global_batch_size; ++row) {
+    const int64_t sample = reader.Sample(step - 1, row);
+    if (sample < 0) break;  // The padding of the last held-out batch.
+    absl::StrAppend(&samples, row == 0 ? "" : ", ", sample);
+    absl::StrAppend(&rows, !options.json ? "" : row == 0 ? "[" : ", [");
+    for (int64_t i = 0; i < order.seq_len; ++i) {
+      absl::StrAppend(&rows, i == 0 ? "" : options.json ? ", " : " ", tokens[row * order.seq_len + i]);
+    }
+    absl::StrAppend(&rows, options.json ? "]" : "\n");
+  }
+  if (options.json) {
+    std::cout << "{\"step\": " << step << ", \"batch_hash\": \"" << HashText(info->hash) << "\", \"samples\": ["
+              << samples << "], \"tokens\": [" << rows << "]}\n";
+  } else {
+    std::cout << rows;
+  }
+  return absl::OkStatus();
+}
 
 int Show(const ShowOptions& options) {
   const bool is_eval = options.split == "eval";
@@ -62,35 +89,17 @@ int Show(const ShowOptions& options) {
   if (is_eval) order.order = LoaderOptions::Order::kSequential;
   const auto reader = BatchReader::Create(dataset->get(), order);
   if (!reader.ok()) return Fail(reader.status());
-  if (is_eval && options.step > reader->NumBatches()) {
+  const int64_t last_step = options.step + options.num_steps - 1;
+  if (is_eval && last_step > reader->NumBatches()) {
     return Fail(absl::InvalidArgumentError(
-        absl::StrCat("--step ", options.step, ": the held-out data has ", reader->NumBatches(), " batches")));
+        absl::StrCat("--step ", last_step, ": the held-out data has ", reader->NumBatches(), " batches")));
   }
   if (order.seq_len > kMaxShownTokens / order.global_batch_size) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("a batch of ", order.global_batch_size, " x ", order.seq_len,
                                                         " tokens is too large to print; at most ", kMaxShownTokens)));
   }
-  const size_t size = order.seq_len * order.global_batch_size;
-  std::vector<int32_t> tokens(size), targets(size);
-  const auto info = reader->Read(options.step - 1, tokens.data(), targets.data());
-  if (!info.ok()) return Fail(info.status());
-
-  std::string samples, rows;
-  for (int64_t row = 0; row < order.global_batch_size; ++row) {
-    const int64_t sample = reader->Sample(options.step - 1, row);
-    if (sample < 0) break;  // The padding of the last held-out batch.
-    absl::StrAppend(&samples, row == 0 ? "" : ", ", sample);
-    absl::StrAppend(&rows, !options.json ? "" : row == 0 ? "[" : ", [");
-    for (int64_t i = 0; i < order.seq_len; ++i) {
-      absl::StrAppend(&rows, i == 0 ? "" : options.json ? ", " : " ", tokens[row * order.seq_len + i]);
-    }
-    absl::StrAppend(&rows, options.json ? "]" : "\n");
-  }
-  if (options.json) {
-    std::cout << "{\"step\": " << options.step << ", \"batch_hash\": \"" << HashText(info->hash) << "\", \"samples\": ["
-              << samples << "], \"tokens\": [" << rows << "]}\n";
-  } else {
-    std::cout << rows;
+  for (int64_t step = options.step; step <= last_step; ++step) {
+    if (const absl::Status status = ShowStep(options, step, order, *reader); !status.ok()) return Fail(status);
   }
   return kOk;
 }
@@ -162,7 +171,10 @@ int Main(int argc, char** argv) {
   show_command->add_option("--step", show.step, "Step, as in the job's metrics: 1 is the first update")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
-  show_command->add_flag("--json", show.json, "Print one JSON object: step, batch_hash, samples, tokens");
+  show_command->add_option("--num-steps", show.num_steps, "So many steps, from --step on (default: 1)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+  show_command->add_flag("--json", show.json,
+                         "Print one JSON object of each step on a line of its own: step, batch_hash, samples, tokens");
   show_command->callback([&] { exit_code = Show(show); });
 
   std::string info_dir;
