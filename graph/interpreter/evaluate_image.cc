@@ -233,12 +233,18 @@ Evaluator ResampleGrad(PartsOfDim parts_of) {
   };
 }
 
+// Where among numbers of channels, [C] or [G,C], that is of an element of x.
+Dims OfChannel(const Array& numbers, const Array& x, const Dims& index) {
+  if (numbers.dims.size() == 1) return {index[1]};
+  return {index[0] / (x.dims[0] / numbers.dims[0]), index[1]};
+}
+
 Results ChannelSums(const Request& r) {
   const Array &x = *r.in[0], &z = *r.in.back();
   Array sums = r.NewResult(0), products = r.NewResult(1);
   ForEachIndex(x.dims, [&](const Dims& index) {
-    sums.at({index[1]}) += x.at(index);
-    products.at({index[1]}) += x.at(index) * z.at(index);
+    sums.at(OfChannel(sums, x, index)) += x.at(index);
+    products.at(OfChannel(sums, x, index)) += x.at(index) * z.at(index);
   });
   return {std::move(sums), std::move(products)};
 }
@@ -246,7 +252,8 @@ Results ChannelSums(const Request& r) {
 Results ChannelAffine(const Request& r) {
   Array y = r.NewResult(0);
   ForEachIndex(y.dims, [&](const Dims& index) {
-    y.at(index) = r.in[1]->at({index[1]}) * r.in[0]->at(index) + (r.in.size() > 2 ? r.in[2]->at({index[1]}) : 0);
+    const Dims of = OfChannel(*r.in[1], y, index);
+    y.at(index) = r.in[1]->at(of) * r.in[0]->at(index) + (r.in.size() > 2 ? r.in[2]->at(of) : 0);
   });
   return {std::move(y)};
 }
@@ -254,8 +261,9 @@ Results ChannelAffine(const Request& r) {
 Results ChannelAffinePair(const Request& r) {
   Array y = r.NewResult(0);
   ForEachIndex(y.dims, [&](const Dims& index) {
-    y.at(index) = r.in[1]->at({index[1]}) * r.in[0]->at(index) + r.in[3]->at({index[1]}) * r.in[2]->at(index) +
-                  (r.in.size() > 4 ? r.in[4]->at({index[1]}) : 0);
+    const Dims of = OfChannel(*r.in[1], y, index);
+    y.at(index) = r.in[1]->at(of) * r.in[0]->at(index) + r.in[3]->at(of) * r.in[2]->at(index) +
+                  (r.in.size() > 4 ? r.in[4]->at(of) : 0);
   });
   return {std::move(y)};
 }

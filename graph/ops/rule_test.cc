@@ -252,6 +252,10 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(RuleText(ops, "channel_sums f32[2,4,5] f32[2,4,5]"), "[0,1,2][0,1,2]->[1][1] linear [0]");
   EXPECT_EQ(RuleText(ops, "channel_affine f32[2,4,5] f32[4] f32[4]"),
             "[0,1,2][1][1]->[0,1,2] linear [0,2] linear [1,2]");
+  // But those of a group of samples are its own.
+  EXPECT_EQ(RuleText(ops, "channel_sums f32[4,3,5] groups=2"), "[0,1,2]->[0,1][0,1] even 0 of 2");
+  EXPECT_EQ(RuleText(ops, "channel_affine f32[4,3,5] f32[2,3]"),
+            "[0,1,2][0,1]->[0,1,2] even 0 of 2 linear [0] linear [1]");
   // Experts are a reduced factor that no slot has: where they are split, each rank sums what its own give.
   EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,9,5] i32[3,9,2] f32[4,6,5] num_experts=4"),
             "[0,1,4][0,1,2][3,5,4]->[0,1,2,5] even 2 of 2 even 3 of 4 linear [0] linear [2]");

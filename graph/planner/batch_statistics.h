@@ -2,10 +2,10 @@
 #ifndef TACC_GRAPH_PLANNER_BATCH_STATISTICS_H_
 #define TACC_GRAPH_PLANNER_BATCH_STATISTICS_H_
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "graph/ir/graph.h"
+#include "graph/planner/cost/estimate.h"
+#include "graph/planner/plan_request.h"
 
 namespace tacc::graph {
 
@@ -13,9 +13,9 @@ namespace tacc::graph {
 // otherwise: so every layout has the same losses.
 bool HasBatchStatistics(const Graph& forward);
 
-// InvalidArgument if so many samples, those of a micro-batch of all ranks, give a channel one number alone, which has
-// no variance. `one_row` is the forward of one sample.
-absl::Status CheckBatchStatistics(const Graph& one_row, int64_t samples);
+// InvalidArgument if the samples that a norm takes together, those of a micro-batch of all ranks or of one, give a
+// channel one number alone, which has no variance. `one_row` is the forward of one sample.
+absl::Status CheckBatchStatistics(const Graph& one_row, const PlanRequest& request, const Layout& layout);
 
 }  // namespace tacc::graph
 

@@ -16,6 +16,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   CompileOptions options;
   options.training = request.training;
   options.training.accumulation = plan.accumulation;
+  if (!request.sync_batchnorm) options.training.batch_norm_groups = plan.num_data_ranks();
   options.training.keep_copies = plan.keeps_copies != 0;
   TACC_ASSIGN_OR_RETURN(options.training.max_steps, MaxSteps(request, plan.global_batch()));
   options.compute_dtype = plan.compute_dtype;

@@ -43,6 +43,7 @@ struct PlanRequest {
   bool fp16 = false;                  // with training.loss_scale
   bool tf32 = false;                  // products of f32 in TF32; the cluster's peak of f32 is that of TF32
   DType reduce_dtype = DType::kF32;
+  bool sync_batchnorm = true;                         // without, batch norms have statistics of each rank's own samples
   std::optional<DType> residual_dtype = DType::kF32;  // see CompileOptions; absent: the planner decides
   // The first N units compute their activations again in the backward.
   static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();

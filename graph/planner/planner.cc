@@ -108,7 +108,7 @@ class Planner {
   }
 
   absl::StatusOr<Candidate> MeasureLayout(const Layout& layout, Programs of = Programs::kComposed) {
-    TACC_RETURN_IF_ERROR(CheckBatchStatistics(one_row_.forward, layout.micro_batch * layout.batch_ranks()));
+    TACC_RETURN_IF_ERROR(CheckBatchStatistics(one_row_.forward, request_, layout));
     Candidate candidate;
     candidate.layout = layout;
     candidate.num_parameters = one_row_.num_parameters;

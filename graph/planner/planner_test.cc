@@ -154,6 +154,13 @@ output "target_tokens" %count
       PlanCandidates(plan, model, ops).status().message(),
       "the batch norm at the top level has one number a channel in a micro-batch of 1 sample, and so no variance; "
       "use a larger train.per_device_train_batch_size or train.global_batch_size");
+  SetWorkers(plan, 2);
+  MustPlan(plan, model);
+  plan.sync_batchnorm = false;
+  EXPECT_EQ(
+      PlanCandidates(plan, model, ops).status().message(),
+      "the batch norm at the top level has one number a channel in a micro-batch of 1 sample, and so no variance; "
+      "use a larger train.per_device_train_batch_size or train.global_batch_size, or compute.sync_batchnorm: true");
 }
 
 TEST(Planner, NamesTheNearestLegalSizes) {

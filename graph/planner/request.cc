@@ -228,6 +228,7 @@ void ReadCompute(Reader& r, CompileRequest& request) {
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
   if (residual_dtype == "bfloat16") plan.residual_dtype = DType::kBF16;
   if (residual_dtype == "auto") plan.residual_dtype.reset();
+  r.Get("job.compute.sync_batchnorm", &plan.sync_batchnorm);
   std::optional<bool> gc;
   r.Get("job.memory.gc", &gc);
   if (gc.has_value()) plan.recompute_units = *gc ? PlanRequest::kAllUnits : 0;

@@ -224,6 +224,9 @@ int Main(int argc, char** argv) {
   app.add_option("--machine", arguments.machine, "join-products: GPUs whose times decide, as in cluster.yaml: h100");
   app.add_option("--accumulation", training.accumulation, "build-training: micro-batches of a step")
       ->check(CLI::PositiveNumber);
+  app.add_option("--batch-norm-groups", training.batch_norm_groups,
+                 "build-training: groups of samples with statistics of their own")
+      ->check(CLI::PositiveNumber);
   app.add_option("--learning-rate", training.learning_rate, "build-training");
   app.add_option("--max-steps", training.max_steps, "build-training");
   app.add_option("--max-grad-norm", training.max_grad_norm, "build-training: 0 for no clipping");

@@ -1,10 +1,13 @@
 """Models of images on the daemon: ten steps of a plain PyTorch loop, running statistics included, on any number of ranks, whatever dies."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ddp_loop
 import numpy as np
 import pytest
 import tacc
@@ -155,3 +158,44 @@ def test_the_same_micro_batches_have_the_same_statistics(client, trained, tmp_pa
         assert losses == pytest.approx(whole, rel=ROUNDING)
         for buffer in model.model.changed_buffers:
             torch.testing.assert_close(again[buffer], tensors[buffer], rtol=ROUNDING, atol=1e-6)
+
+
+def train_normed(client: tacc.Client, module: nn.Module, folder: Path, name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """On two ranks, with statistics of each rank's own samples."""
+    batches = ddp_loop.batches()
+    tacc.export_model(module.train(), batches[0], folder / f"model-{name}")
+    job = client.submit({
+        "name": name, "model": {"graph": str(folder / f"model-{name}/model.graph")}, "data": {"client": {}},
+        "train": {"max_steps": ddp_loop.STEPS, "global_batch_size": ddp_loop.SAMPLES, "optim": "sgd", "momentum": ddp_loop.MOMENTUM,
+                  "learning_rate": ddp_loop.LEARNING_RATE, "lr_scheduler_type": "constant", "max_grad_norm": ddp_loop.MAX_GRAD_NORM},
+        "compute": {"bf16": False, "sync_batchnorm": False}, "dist": {"fsdp": {"size": 2}}, "checkpoint": {"dir": str(folder / name)}, "resources": {"workers": 2},
+    })
+    with tacc.Session(job) as session:
+        losses = [session.step({key: value.numpy() for key, value in batch.items()}).loss for batch in batches]
+        session.finish()
+    return losses, exported_by(job, folder / "exported")
+
+
+def test_statistics_of_each_ranks_own_samples(client, tmp_path):
+    """As DistributedDataParallel has them, on two processes of PyTorch; its losses are the mean of both, its buffers those of rank 0."""
+    torch.manual_seed(5)
+    module = ddp_loop.Normed()
+    torch.save(module.state_dict(), tmp_path / "model.pt")
+    ranks = [subprocess.Popen([sys.executable, ddp_loop.__file__, str(rank), tmp_path]) for rank in range(ddp_loop.WORLD)]
+    losses, tensors = train_normed(client, module, tmp_path, "own")
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    (first, state), (second, other) = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(ddp_loop.WORLD))
+    assert not torch.allclose(state["body.1.running_mean"], other["body.1.running_mean"], rtol=0.1), "the halves of a batch are too alike"
+    assert losses == pytest.approx([(a + b) / 2 for a, b in zip(first, second, strict=True)], rel=ROUNDING)
+    for name, value in state.items():
+        torch.testing.assert_close(tensors[name].to(value.dtype), value, rtol=1e-4, atol=1e-5)
+
+
+def test_synchronized_norms_take_all_samples(client, tmp_path):
+    """Modules SyncBatchNorm, whatever the job says of batch norms."""
+    torch.manual_seed(5)
+    module = ddp_loop.Normed(nn.SyncBatchNorm)
+    losses, tensors = train_normed(client, module, tmp_path, "sync")
+    assert losses == pytest.approx(ddp_loop.train(module, list(module.parameters()), slice(None)), rel=ROUNDING)
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(tensors[name].to(value.dtype), value, rtol=1e-4, atol=1e-5)

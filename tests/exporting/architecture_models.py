@@ -13,4 +13,7 @@ _OTHER = {
     "ResNet-50": "resnet50", "ConvNeXt": "convnext", "EfficientNet": "efficientnet", "Swin": "swin", "CLIP": "clip, pairs", "Whisper": "whisper, text",
     "Wav2Vec2": "wav2vec2", "SpeechT5": "speecht5", "U-Net": "unet", "DiT": "dit",
 }
-ARCHITECTURES = {name: torch_models.MODELS[key] for name, key in _TEXT.items()} | {name: image_models.MODELS[key] for name, key in _OTHER.items()}
+MODELS = torch_models.MODELS | image_models.MODELS
+ARCHITECTURES = {name: MODELS[key] for name, key in (_TEXT | _OTHER).items()}
+# Those that train on the daemon (tests/e2e/test_exported_models.py), in which their exports are compared as well. `indexed` has operators of LibTorch.
+TRAINED = [*_TEXT.values(), *_OTHER.values(), "mixtral", "lstm", "indexed", "smoothed labels"]

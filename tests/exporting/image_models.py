@@ -72,7 +72,7 @@ def efficientnet(drop: float = 0.0) -> nn.Module:
 
 def mobilenet() -> nn.Module:
     settings, _ = _mobilenet_v3_conf("mobilenet_v3_small", width_mult=0.25)
-    return MobileNetV3(settings, 32, num_classes=CLASSES, dropout=0.0)
+    return MobileNetV3(settings[:5], 32, num_classes=CLASSES, dropout=0.0)
 
 
 def swin() -> nn.Module:
@@ -251,7 +251,7 @@ def whisper() -> TorchModel:
 
 def whisper_text() -> TorchModel:
     config = transformers.WhisperConfig(
-        vocab_size=VOCABULARY, d_model=16, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=24, decoder_layers=2,
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=24, decoder_layers=1,
         decoder_attention_heads=2, decoder_ffn_dim=24, num_mel_bins=8, max_source_positions=10, max_target_positions=16,
         pad_token_id=0, bos_token_id=1, eos_token_id=1, decoder_start_token_id=2, dropout=0.0,
     )
@@ -267,7 +267,7 @@ def contrast(outputs: Any, batch: Any) -> torch.Tensor:
 
 def clip_pairs(**arguments: Any) -> TorchModel:
     """Of texts and images that belong together."""
-    text = {**_ENCODER, "vocab_size": VOCABULARY, "max_position_embeddings": 16, "eos_token_id": VOCABULARY - 1, "bos_token_id": 1, "pad_token_id": 0}
+    text = {**_ENCODER, "num_hidden_layers": 1, "vocab_size": VOCABULARY, "max_position_embeddings": 16, "eos_token_id": VOCABULARY - 1, "bos_token_id": 1, "pad_token_id": 0}
     config = transformers.CLIPConfig(text_config=text, vision_config={**_ENCODER, "image_size": 16, "patch_size": 4}, projection_dim=16)
     module = transformers.CLIPModel._from_config(config, attn_implementation="sdpa")
     batch = {"input_ids": ids(), "attention_mask": padding(), "pixel_values": random(BATCH, 3, 16, 16), **arguments}
@@ -275,7 +275,7 @@ def clip_pairs(**arguments: Any) -> TorchModel:
 
 
 _SPEECH_T5: dict[str, Any] = dict(
-    vocab_size=VOCABULARY, hidden_size=16, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=24, decoder_layers=2, decoder_attention_heads=2,
+    vocab_size=VOCABULARY, hidden_size=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=24, decoder_layers=1, decoder_attention_heads=2,
     decoder_ffn_dim=24, conv_dim=(8, 8, 8), conv_kernel=(5, 3, 2), conv_stride=(3, 2, 2), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
     num_mel_bins=8, speech_decoder_prenet_units=16, speech_decoder_postnet_units=16, speech_decoder_postnet_layers=2, speaker_embedding_dim=4,
     max_speech_positions=64, max_text_positions=64, apply_spec_augment=False, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,

@@ -34,6 +34,14 @@ class TorchModel:
         return outputs, self.options["loss"](outputs, batch)
 
 
+def in_double(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, bool):
+        return value
+    return {k: in_double(v) for k, v in value.items()} if isinstance(value, dict) else [in_double(v) for v in value]
+
+
 def ids(seed: int = 1, length: int = LENGTH) -> torch.Tensor:
     return torch.randint(1, VOCABULARY, (BATCH, length), generator=torch.Generator().manual_seed(seed))
 
@@ -228,7 +236,8 @@ def _mixture(class_name: str, config_name: str, **config: Any) -> TorchModel:
 
 
 def _recurrent(kind: str) -> TorchModel:
-    return TorchModel(filled(Recurrent(kind)), {"tokens": ids(), "labels": ids(2)})
+    """Of few tokens, for each is some nodes of the graph."""
+    return TorchModel(filled(Recurrent(kind)), {"tokens": ids(length=5), "labels": ids(2, length=5)})
 
 
 def _weighed(**options: Any) -> TorchModel:
@@ -238,7 +247,7 @@ def _weighed(**options: Any) -> TorchModel:
 
 
 def _t5() -> TorchModel:
-    config = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0)
+    config = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=1, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0)
     return _language_model(_hf("T5ForConditionalGeneration", "T5Config", "eager", vocab_size=VOCABULARY, **config))
 
 

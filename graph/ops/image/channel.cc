@@ -1,6 +1,7 @@
 // What normalizations by channel consist of. Batch norm is channel_sums, whose sums over the whole batch partition
 // makes of those of all ranks; batch_moments; numbers of channels; and channel_affine. A group norm is layer_norm of a
-// reshaped image and channel_affine. Shapes: x [N,C,...], with anything behind the channels.
+// reshaped image and channel_affine. Shapes: x [N,C,...], with anything behind the channels; numbers of channels [C],
+// or [G,C]: of each of G groups of samples that follow one another, equally many.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -14,26 +15,47 @@
 namespace tacc::graph {
 namespace {
 
-constexpr char kSumDType[] = "sum_dtype";
+constexpr char kSumDType[] = "sum_dtype", kGroups[] = "groups";
 
 absl::Status WantChannels(absl::string_view name, const TensorType& x) {
   TACC_RETURN_IF_ERROR(WantFloating(name, x));
   return x.rank() >= 2 ? absl::OkStatus() : Wanted(name, x, "samples and channels");
 }
 
-// One number a channel.
-absl::Status WantNumbers(absl::string_view name, const TensorType& numbers, const TensorType& x) {
-  TACC_RETURN_IF_ERROR(WantFloating(name, numbers));
-  return WantDims(name, numbers, {x.dims[1]});
+absl::Status WantGroups(absl::string_view name, int64_t groups, const TensorType& x) {
+  if (groups > 0 && x.dims[0] % groups == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, "=", groups, "; wanted a divisor of ", x.dims[0], " samples"));
 }
 
-// A factor a dim of x; tensors of one dim have the channels'.
-Rule ChannelRule(const OpCall& call, std::vector<std::vector<int>> linear_in) {
+// One number a channel, or one a group of samples and channel.
+absl::Status WantNumbers(absl::string_view name, const TensorType& numbers, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, numbers));
+  if (numbers.rank() != 2) return WantDims(name, numbers, {x.dims[1]});
+  TACC_RETURN_IF_ERROR(WantDims(name, numbers, {numbers.dims[0], x.dims[1]}));
+  return WantGroups(absl::StrCat("the groups of ", name), numbers.dims[0], x);
+}
+
+// The same, of as many groups as `like`.
+absl::Status WantNumbersLike(absl::string_view name, const TensorType& numbers, const TensorType& like) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, numbers));
+  return WantDims(name, numbers, like.dims);
+}
+
+// A factor a dim of x. `is_numbers`: of each operand, whether it is numbers of channels; all results are, or none.
+// Groups of samples are split as samples are, and none of them is cut.
+Rule ChannelRule(const OpCall& call, const std::vector<bool>& is_numbers, bool makes_numbers,
+                 std::vector<std::vector<int>> linear_in) {
   Rule rule;
   const std::vector<int> all = AddFactors(rule, call.in(0).dims);
-  const auto dims = [&](const TensorType& type) { return type.rank() == 1 ? std::vector<int>{all[1]} : all; };
-  for (const TensorType& type : call.operands) rule.in.push_back(dims(type));
-  for (const TensorType& type : call.results) rule.out.push_back(dims(type));
+  const auto dims = [&](const TensorType& type, bool numbers) {
+    if (!numbers) return all;
+    if (type.rank() == 1) return std::vector<int>{all[1]};
+    rule.factors[all[0]].size = type.dims[0];
+    rule.factors[all[0]].even = true;
+    return std::vector<int>{all[0], all[1]};
+  };
+  for (size_t i = 0; i < call.operands.size(); ++i) rule.in.push_back(dims(call.operands[i], is_numbers[i]));
+  for (const TensorType& type : call.results) rule.out.push_back(dims(type, makes_numbers));
   rule.linear_in = std::move(linear_in);
   return rule;
 }
@@ -47,7 +69,7 @@ void AddChannelSums(OpTable& table) {
   op.max_operands = 2;
   op.num_results = 2;
   // Not `dtype`, which passes change for the first result alone.
-  op.attrs = {{kSumDType, AttrKind::kString, AttrSpec::kOptional}};
+  op.attrs = {{kSumDType, AttrKind::kString, AttrSpec::kOptional}, {kGroups, AttrKind::kInt, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& x = call.in(0);
     TACC_RETURN_IF_ERROR(WantChannels("x", x));
@@ -56,6 +78,10 @@ void AddChannelSums(OpTable& table) {
       TACC_RETURN_IF_ERROR(WantDims("z", call.in(1), x.dims));
     }
     TensorType sums{DType::kF64, {x.dims[1]}};
+    if (call.attrs->count(kGroups) > 0) {
+      TACC_RETURN_IF_ERROR(WantGroups(kGroups, call.attr<int64_t>(kGroups), x));
+      sums.dims = {call.attr<int64_t>(kGroups), x.dims[1]};
+    }
     if (call.attrs->count(kSumDType) > 0) {
       TACC_ASSIGN_OR_RETURN(sums.dtype, ParseDType(call.attr<std::string>(kSumDType)));
     }
@@ -64,7 +90,8 @@ void AddChannelSums(OpTable& table) {
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     const bool is_linear = call.operands.size() > 1 && ByteSize(call.out(0).dtype) >= ByteSize(call.in(0).dtype);
-    return ChannelRule(call, is_linear ? std::vector<std::vector<int>>{{0}} : std::vector<std::vector<int>>{});
+    return ChannelRule(call, {false, false}, true,
+                       is_linear ? std::vector<std::vector<int>>{{0}} : std::vector<std::vector<int>>{});
   };
   op.derive = [](VjpCall& call) {
     Builder& b = call.builder;
@@ -91,7 +118,7 @@ void AddChannelSums(OpTable& table) {
 absl::StatusOr<Types> InferAffine(const OpCall& call) {
   TACC_RETURN_IF_ERROR(WantChannels("x", call.in(0)));
   TACC_RETURN_IF_ERROR(WantNumbers("a", call.in(1), call.in(0)));
-  if (call.operands.size() > 2) TACC_RETURN_IF_ERROR(WantNumbers("b", call.in(2), call.in(0)));
+  if (call.operands.size() > 2) TACC_RETURN_IF_ERROR(WantNumbersLike("b", call.in(2), call.in(1)));
   return Types{call.in(0)};
 }
 
@@ -102,8 +129,8 @@ void AddChannelAffine(OpTable& table) {
   op.max_operands = 3;
   op.infer = InferAffine;
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    if (call.operands.size() == 2) return ChannelRule(call, {{0}, {1}});
-    return ChannelRule(call, {{0, 2}, {1, 2}});
+    const std::vector<std::vector<int>> with_b = {{0, 2}, {1, 2}}, without = {{0}, {1}};
+    return ChannelRule(call, {false, true, true}, false, call.operands.size() > 2 ? with_b : without);
   };
   op.reuses = ReuseIfSameType(0);
   op.derive = [](VjpCall& call) {
@@ -117,6 +144,7 @@ void AddChannelAffine(OpTable& table) {
     Attrs attrs;
     const DType dtype = AccumulationType(b.type(a).dtype);
     if (dtype != DType::kF64) attrs[kSumDType] = std::string(Name(dtype));
+    if (b.type(a).rank() == 2) attrs[kGroups] = b.type(a).dims[0];
     const std::vector<ValueId> sums = b.AddMany("channel_sums", {dy, x}, std::move(attrs), 2);
     call.gradients[1] = sums[1];
     if (has_b) call.gradients[2] = b.Cast(sums[0], AccumulationType(b.type(node.operands[2]).dtype));
@@ -134,21 +162,23 @@ void AddChannelAffine(OpTable& table) {
     TACC_RETURN_IF_ERROR(WantChannels("x", call.in(0)));
     TACC_RETURN_IF_ERROR(WantNumbers("a", call.in(1), call.in(0)));
     TACC_RETURN_IF_ERROR(WantType("z", call.in(2), call.in(0)));
-    TACC_RETURN_IF_ERROR(WantNumbers("b", call.in(3), call.in(0)));
-    if (call.operands.size() > 4) TACC_RETURN_IF_ERROR(WantNumbers("c", call.in(4), call.in(0)));
+    TACC_RETURN_IF_ERROR(WantNumbersLike("b", call.in(3), call.in(1)));
+    if (call.operands.size() > 4) TACC_RETURN_IF_ERROR(WantNumbersLike("c", call.in(4), call.in(1)));
     return Types{call.in(0)};
   };
-  pair.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return ChannelRule(call, {}); };
+  pair.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    return ChannelRule(call, {false, true, false, true, true}, false, {});
+  };
   table.Add(pair);
 }
 
 // Means and variances (biased) of as many numbers a channel, from their sums and those of their squares; with running
 // ones also how these go on: by `momentum` of the batch's mean and of its variance, unbiased. Evaluation reads the
-// running ones instead.
+// running ones instead. `sync`: always of all samples that are computed together, where others are of a rank's own.
 absl::StatusOr<Types> InferMoments(const OpCall& call) {
   const TensorType& sums = call.in(0);
   TACC_RETURN_IF_ERROR(WantFloating("sums", sums));
-  TACC_RETURN_IF_ERROR(WantRank("sums", sums, 1));
+  if (sums.rank() != 2) TACC_RETURN_IF_ERROR(WantRank("sums", sums, 1));
   TACC_RETURN_IF_ERROR(WantType("products", call.in(1), sums));
   const auto extents = call.attr<Dims>("extents");
   if (std::any_of(extents.begin(), extents.end(), [](int64_t d) { return d < 1; })) {
@@ -175,13 +205,15 @@ void AddBatchMoments(OpTable& table) {
   op.min_operands = 2;
   op.max_operands = 4;
   op.num_results = -1;
-  op.attrs = {{"extents", AttrKind::kInts}, {"momentum", AttrKind::kFloat, AttrSpec::kOptional}};
+  op.attrs = {{"extents", AttrKind::kInts},
+              {"momentum", AttrKind::kFloat, AttrSpec::kOptional},
+              {"sync", AttrKind::kBool, AttrSpec::kOptional}};
   op.infer = InferMoments;
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
-    rule.AddFactor(call.in(0).dims[0]);
-    rule.in.assign(call.operands.size(), {0});
-    rule.out.assign(call.results.size(), {0});
+    const std::vector<int> all = AddFactors(rule, call.in(0).dims);
+    rule.in.assign(call.operands.size(), all);
+    rule.out.assign(call.results.size(), all);
     return rule;
   };
   op.reuses = [](const OpCall& call) {

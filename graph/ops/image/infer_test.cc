@@ -111,7 +111,9 @@ TEST(InferChannelOps, TypesOfResults) {
   ExpectInferred({
       {"channel_sums bf16[8,3,7,7]", "f64[3], f64[3]"},
       {"channel_sums bf16[8,3] f32[8,3] sum_dtype=f32", "f32[3], f32[3]"},
+      {"channel_sums f32[8,3,7] groups=2", "f64[2,3], f64[2,3]"},
       {"channel_affine bf16[8,3,7] f64[3] f32[3]", "bf16[8,3,7]"},
+      {"channel_affine bf16[8,3,7] f64[2,3] f32[2,3]", "bf16[8,3,7]"},
       {"channel_affine_pair f32[8,3,7] f64[3] f32[8,3,7] f64[3] f64[3]", "f32[8,3,7]"},
       {"batch_moments f64[3] f64[3] extents=[8,7]", "f64[3], f64[3]"},
       {"batch_moments f64[3] f64[3] f32[3] f32[3] extents=[8,7] momentum=0.1", "f64[3], f64[3], f32[3], f32[3]"},
@@ -122,7 +124,10 @@ TEST(InferChannelOps, ErrorsSayWhatIsWanted) {
   ExpectInferred({
       {"channel_sums f32[3]", "channel_sums: x is f32[3]; wanted samples and channels"},
       {"channel_sums f32[3,2] f32[3,3]", "channel_sums: z is f32[3,3]; wanted dims [3,2]"},
+      {"channel_sums f32[3,2] groups=2", "channel_sums: groups=2; wanted a divisor of 3 samples"},
       {"channel_affine f32[3,2] f32[3]", "channel_affine: a is f32[3]; wanted dims [2]"},
+      {"channel_affine f32[3,2] f32[2,2]", "channel_affine: the groups of a=2; wanted a divisor of 3 samples"},
+      {"channel_affine f32[4,2] f32[2,2] f32[2]", "channel_affine: b is f32[2]; wanted dims [2,2]"},
       {"channel_affine_pair f32[3,2] f32[2] bf16[3,2] f32[2]", "channel_affine_pair: z is bf16[3,2]; wanted f32[3,2]"},
       {"batch_moments f64[3] f32[3] extents=[2]", "batch_moments: products is f32[3]; wanted f64[3]"},
       {"batch_moments f64[3] f64[3] extents=[4,0]",

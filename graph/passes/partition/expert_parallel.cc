@@ -86,7 +86,7 @@ class ExpertParallelBuilder {
 
   absl::Status Visit(const Node& node) {
     if (node.op == Op::kOutput) {
-      b_.End(node.op, node.symbol, tokens_[node.operands[0]]);
+      b_.End(node.op, node.symbol, tokens_[node.operands[0]], node.attrs);
       return absl::OkStatus();
     }
     if (node.op == Op::kInput || node.op == Op::kParam) {

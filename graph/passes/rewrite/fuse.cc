@@ -199,7 +199,8 @@ bool FuseChannels(Graph& graph, const OpTable&) {
     if (!is_summand(node.operands[0]) || !is_summand(node.operands[1])) continue;
     const Node *x = &graph.nodes[producers[node.operands[0]]], *z = &graph.nodes[producers[node.operands[1]]];
     if (x->operands.size() > z->operands.size()) std::swap(x, z);
-    if (x->operands.size() > 2) continue;  // each adds something
+    if (x->operands.size() > 2) continue;                                              // each adds something
+    if (graph.type(x->operands[1]).dims != graph.type(z->operands[1]).dims) continue;  // one is of groups of samples
     dead[producers[node.operands[0]]] = dead[producers[node.operands[1]]] = 1;
     std::vector<ValueId> operands = x->operands;
     operands.insert(operands.end(), z->operands.begin(), z->operands.end());

@@ -15,6 +15,7 @@
 #include "graph/ops/input_axes.h"
 #include "graph/passes/training/autodiff.h"
 #include "graph/passes/training/changed_buffers.h"
+#include "graph/passes/training/group_statistics.h"
 
 namespace tacc::graph {
 namespace {
@@ -208,7 +209,8 @@ class TrainingBuilder {
     program_.graphs.push_back(std::move(forward_backward));
     TACC_ASSIGN_OR_RETURN(Graph update, Update());
     program_.graphs.push_back(std::move(update));
-    program_.graphs.push_back(Eval());
+    TACC_ASSIGN_OR_RETURN(Graph eval, Eval());
+    program_.graphs.push_back(std::move(eval));
     if (accumulates()) program_.step.push_back({kBeginGraph, 0});
     for (int64_t m = 0; m < options_.accumulation; ++m) program_.step.push_back({"forward_backward", m});
     program_.step.push_back({"update", 0});
@@ -275,6 +277,7 @@ class TrainingBuilder {
     Graph graph = forward_;
     graph.name = "forward_backward";
     SeparateRunningStatistics(graph);
+    TACC_RETURN_IF_ERROR(GroupStatistics(graph, ops_, options_.batch_norm_groups));
     MakeChangesEarly(graph);
     const ValueId loss = graph.Output("loss");
     std::map<std::string, ValueId> totals;
@@ -449,11 +452,12 @@ class TrainingBuilder {
     b.End(Op::kOutput, "loss_scale", next);
   }
 
-  Graph Eval() {
+  absl::StatusOr<Graph> Eval() {
     Graph graph = forward_;
     graph.name = "eval";
     std::erase_if(graph.nodes, IsChangedBuffer);
     MakeEvaluation(graph);
+    TACC_RETURN_IF_ERROR(GroupStatistics(graph, ops_, options_.batch_norm_groups));
     if (!options_.has_client) std::erase_if(graph.nodes, IsReturned);
     BindParameters(by_name_, options_.ema_decay.has_value() ? ReadFrom::kAverages : ReadFrom::kWeights, graph);
     return graph;

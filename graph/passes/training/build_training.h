@@ -44,6 +44,8 @@ struct TrainingOptions : OptimizerOptions {
   // Keep narrower copies of the weights that are only read so, which the update writes. Without: such a weight is cast
   // where it is used.
   bool keep_copies = false;
+  // How many groups the samples of a micro-batch are, each with statistics of its own in batch norms (GroupStatistics).
+  int64_t batch_norm_groups = 1;
   // A client drives the steps, by parts if it likes: gradients add up whatever `accumulation` is, the update takes
   // kGradientFactorInput and others, and the graph `eval` has the outputs that the model returns (returned=true).
   bool has_client = false;

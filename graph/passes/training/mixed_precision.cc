@@ -52,6 +52,10 @@ absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dt
         if (IsFloating(type.dtype) && ByteSize(type.dtype) > ByteSize(widest)) widest = type.dtype;
       }
       for (ValueId& v : operands) v = cast(v, widest);
+      if (!InferTypes(*def, node.attrs, types_of(operands)).ok()) {  // Nor that one, as top_k of probabilities.
+        for (size_t i = 0; i < operands.size(); ++i)
+          operands[i] = cast(operands[i], forward.type(node.operands[i]).dtype);
+      }
     }
     const std::vector<ValueId> results =
         builder.AddMany(node.op, std::move(operands), node.attrs, static_cast<int>(node.results.size()));

@@ -134,21 +134,40 @@ absl::StatusOr<Kernel> ResampleGrad(const Binding& b) {
   });
 }
 
+// How many groups of samples numbers of channels, [C] or [G,C], are of.
+int64_t NumGroups(const TensorView& numbers) { return numbers.dims.rank() == 2 ? numbers.dims[0] : 1; }
+
+// Of so many parts that follow one another along the first dim, this one.
+TensorView Part(const TensorView& x, int64_t part, int64_t parts) {
+  if (x.data == nullptr) return x;
+  TensorView view = x;
+  view.dims[0] /= parts;
+  view.data = x.as<char>() + part * view.bytes();
+  return view;
+}
+
 absl::StatusOr<Kernel> ChannelSums(const Binding& b) {
-  return Kernel([&k = b.kernels.channel, x = b.in(0), z = b.in_or_absent(1), sums = b.out(0), products = b.out(1)] {
-    k.ChannelSums(x, z, sums, products);
+  return Kernel([&k = b.kernels.channel, n = NumGroups(b.out(0)), x = b.in(0), z = b.in_or_absent(1), sums = b.out(0),
+                 products = b.out(1)] {
+    for (int64_t i = 0; i < n; ++i) k.ChannelSums(Part(x, i, n), Part(z, i, n), Part(sums, i, n), Part(products, i, n));
   });
 }
 
 absl::StatusOr<Kernel> ChannelAffine(const Binding& b) {
-  return Kernel([&k = b.kernels.channel, x = b.in(0), a = b.in(1), offset = b.in_or_absent(2), y = b.out(0)] {
-    k.ChannelAffine(x, a, TensorView(), TensorView(), offset, y);
+  return Kernel([&k = b.kernels.channel, n = NumGroups(b.in(1)), x = b.in(0), a = b.in(1), offset = b.in_or_absent(2),
+                 y = b.out(0)] {
+    for (int64_t i = 0; i < n; ++i)
+      k.ChannelAffine(Part(x, i, n), Part(a, i, n), TensorView(), TensorView(), Part(offset, i, n), Part(y, i, n));
   });
 }
 
 absl::StatusOr<Kernel> ChannelAffinePair(const Binding& b) {
-  return Kernel([&k = b.kernels.channel, x = b.in(0), a = b.in(1), z = b.in(2), of_z = b.in(3),
-                 offset = b.in_or_absent(4), y = b.out(0)] { k.ChannelAffine(x, a, z, of_z, offset, y); });
+  return Kernel([&k = b.kernels.channel, n = NumGroups(b.in(1)), x = b.in(0), a = b.in(1), z = b.in(2), of_z = b.in(3),
+                 offset = b.in_or_absent(4), y = b.out(0)] {
+    for (int64_t i = 0; i < n; ++i) {
+      k.ChannelAffine(Part(x, i, n), Part(a, i, n), Part(z, i, n), Part(of_z, i, n), Part(offset, i, n), Part(y, i, n));
+    }
+  });
 }
 
 absl::StatusOr<Kernel> BatchMoments(const Binding& b) {

@@ -29,7 +29,8 @@ def export_model(
             tensors is the samples, of which a micro-batch of the job may have any number; dim 1 of ids of tokens is the sequence.
         folder: Where to write; made if it is not there. A graph and weights that are there are replaced.
         loss: A function of (outputs, batch) that returns a tensor with one element. None: the model returns its loss, as models of
-            transformers do that are given `labels`. With it, what the model's forward does not take goes to the loss alone.
+            transformers do that are given `labels`. With it, what the model's forward does not take goes to the loss alone, and so
+            does the last of a tuple if the forward has a default for it (`mask=None`); a dict says which argument is which.
         tokens: For a model that trains from token data folders (`data.path`): the name of the argument that takes the ids of tokens.
             The graph's inputs are `tokens` and `targets` then, and its loss that of the next token, from the model's `logits`.
 

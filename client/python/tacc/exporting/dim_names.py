@@ -10,7 +10,7 @@ from collections import defaultdict
 from tacc.exporting.graph_text import Graph, Node, Value, Word
 
 _KEEPS_HEADS = ("rotary", "rms_norm", "layer_norm", "scale", "dropout")
-_POINTWISE = ("gelu", "relu", "silu", "swiglu", "tanh", "sigmoid", "square", "mul", "add", "sub", "scale", "add_scalar", "clamp", "dropout")
+_POINTWISE = ("gelu", "relu", "silu", "swiglu", "tanh", "sigmoid", "square", "mul", "add", "sub", "scale", "add_scalar", "clamp", "dropout", "mul_rows")
 _KEEPS_CLASSES = ("reshape", "scale", "tanh", "cast")
 
 
@@ -26,10 +26,15 @@ def name_dims(graph: Graph) -> None:
     for node in graph.nodes:
         if node.op == "einsum":
             names.mlp(node)
+        elif node.op == "expert_matmul":
+            names.experts(node)
         elif node.op == "embedding" and _is_looked_up(node.operands[1]):
             names.say(node.operands[0], "vocab", "embed")
         elif node.op == "cross_entropy":
             names.head(node.operands[0])
+    for node in graph.nodes:
+        if node.op == "expert_matmul":
+            names.other_experts(node)
 
 
 class _Names:
@@ -128,11 +133,29 @@ class _Names:
             self.say(param, *(_order(source, "mlp", "embed") if source.op == "einsum" else ("mlp",)))
         self.say(weight, *_order(node, "embed", "mlp"))
 
+    def experts(self, node: Node) -> None:
+        """The last product of experts, with pointwise ops between it and those before."""
+        sources: list[Node] = []
+        if not self._pointwise_sources(node.operands[0], sources) or not sources or any(s.op != "expert_matmul" for s in sources):
+            return
+        for source in sources:
+            self._say_experts(source, "mlp", "embed")
+        self._say_experts(node, "embed", "mlp")
+
+    def _say_experts(self, product: Node, out: str, inner: str) -> None:
+        self.say(product.operands[2], "experts", *((inner, out) if "transposed" in product.attrs else (out, inner)))
+
+    def other_experts(self, node: Node) -> None:
+        self.say(node.operands[2], "experts", "", "")
+
     def _pointwise_sources(self, value: Value, sources: list[Node]) -> bool:
         """Collects what the value is made of by pointwise ops alone: products with params, and biases. False: other things too."""
         node = value.node
+        if node.op == "expert_matmul":
+            sources.append(node)
+            return True
         if node.op in _POINTWISE:
-            operands = node.operands[:1] if node.op == "dropout" else node.operands
+            operands = node.operands[:1] if node.op in ("dropout", "mul_rows") else node.operands
             return all(self._pointwise_sources(v, sources) for v in operands)
         is_product = node.op == "einsum" and self._is_own(node.operands[1], 2)
         if is_product or node.op == "param" and value.rank == 1:

@@ -62,7 +62,7 @@ class Example:
     def _name(self, path: tuple[Any, ...]) -> str:
         words = [str(part) for part in path]
         if isinstance(self.batch, list):
-            words[0] = self._forward.name_of(path[0])
+            words[0] = self._forward.name_of(path[0], len(self.batch) if self._has_loss else None)
         name = ".".join(words)
         if name in self._names:
             return self._names[name]
@@ -79,7 +79,7 @@ class Example:
         if isinstance(batch, dict):
             taken = {k: v for k, v in batch.items() if not self._has_loss or self._forward.takes(k)}
             return model(**taken), batch
-        taken_args = batch[: self._forward.num_positional] if self._has_loss else batch
+        taken_args = batch[: self._forward.num_taken(len(batch))] if self._has_loss else batch
         return model(*taken_args), tuple(batch)
 
     def for_tracing(self, *, any_batch: bool) -> dict[str, torch.Tensor]:
@@ -126,10 +126,14 @@ class _Signature:
     def takes(self, keyword: str) -> bool:
         return any(p.kind is p.VAR_KEYWORD or p.name == keyword and p.kind is not p.POSITIONAL_ONLY for p in self._parameters)
 
-    @property
-    def num_positional(self) -> int | None:
-        """How many arguments it takes by position; None: any number."""
-        return None if any(p.kind is p.VAR_POSITIONAL for p in self._parameters) else len(self._positional)
+    def num_taken(self, num_given: int) -> int:
+        """How many it takes of so many arguments by position, of which the last are the loss's: the very last too if it can do without (`mask=None`)."""
+        if any(p.kind is p.VAR_POSITIONAL for p in self._parameters):
+            return num_given
+        last = self._positional[num_given - 1 : num_given]
+        return num_given - 1 if last and last[0].default is not inspect.Parameter.empty else min(num_given, len(self._positional))
 
-    def name_of(self, position: int) -> str:
-        return self._positional[position].name if position < len(self._positional) else f"input{position}"
+    def name_of(self, position: int, num_given: int | None) -> str:
+        """`num_given`: arguments, of which some may be the loss's."""
+        taken = len(self._positional) if num_given is None else min(self.num_taken(num_given), len(self._positional))
+        return self._positional[position].name if position < taken else f"input{position}"

@@ -21,6 +21,7 @@ from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
 from tacc.exporting.losses import sum_and_count
 from tacc.exporting.lowering import Lowering
+from tacc.exporting.mixtures import form_mixtures
 from tacc.exporting.patterns.attention import find_attention
 from tacc.exporting.patterns.constant_values import ConstantValues
 from tacc.exporting.patterns.constants import fold_constants
@@ -243,6 +244,7 @@ class _Exporter:
         for name, value in [*outputs, *((f"buffer:{name}", value) for name, value in changed.items())]:
             g.add("output", [value], [], symbol=name)
         g.drop_unused()
+        form_mixtures(g)
         split_fused(g)
         name_dims(g)
         g.drop_unused()

@@ -19,6 +19,8 @@ def split_fused(graph: Graph) -> None:
     for node in list(graph.nodes):
         if node.op == "einsum" and _is_own(node.operands[1], 2, users):
             _split(graph, node, users)
+        elif node.op == "expert_matmul" and _is_own(node.operands[2], 3, users) and "transposed" not in node.attrs:
+            _split_experts(graph, node, users)
 
 
 def _is_own(param: Value, rank: int, users: dict[Value, list[Node]]) -> bool:
@@ -45,12 +47,32 @@ def _split(graph: Graph, product: Node, users: dict[Value, list[Node]]) -> None:
         value = graph.add("einsum", [x, part], [("f32", dims)], spec=product.attrs["spec"])[0]
         if bias is not None:
             value = graph.add("add", [value, _rows(graph, bias, 0, start, limit)], [("f32", dims)])[0]
-        added = graph.nodes[begin:]
-        del graph.nodes[begin:]
-        at = graph.nodes.index(cut)
-        graph.nodes[at : at + 1] = added
-        for user in users[cut.results[0]]:
-            user.operands = [value if v is cut.results[0] else v for v in user.operands]
+        _put_in_place(graph, begin, cut, value, users)
+
+
+def _split_experts(graph: Graph, product: Node, users: dict[Value, list[Node]]) -> None:
+    """Of each expert [out,in] the rows that a cut takes."""
+    made, (x, ids, matrices) = product.results[0], product.operands
+    cuts = users[made]
+    if len(cuts) < 2 or not _cover(cuts, made):
+        return
+    for cut in cuts:
+        start, limit = cut.attrs["start"], cut.attrs["limit"]
+        graph.module, graph.source = product.module, product.source
+        begin = len(graph.nodes)
+        part = _rows(graph, matrices, 1, start, limit)
+        value = graph.add("expert_matmul", [x, ids, part], [("f32", (*made.dims[:-1], limit - start))], **product.attrs)[0]
+        _put_in_place(graph, begin, cut, value, users)
+
+
+def _put_in_place(graph: Graph, begin: int, cut: Node, value: Value, users: dict[Value, list[Node]]) -> None:
+    """Moves the nodes since `begin` to where the cut stands, whose result `value` takes the place of."""
+    added = graph.nodes[begin:]
+    del graph.nodes[begin:]
+    at = graph.nodes.index(cut)
+    graph.nodes[at : at + 1] = added
+    for user in users[cut.results[0]]:
+        user.operands = [value if v is cut.results[0] else v for v in user.operands]
 
 
 def _cover(cuts: list[Node], made: Value) -> bool:

@@ -34,6 +34,13 @@ def module_path(node: torch.fx.Node, prefix: str) -> str:
     return without_prefix(str(path), prefix)
 
 
+def module_type(node: torch.fx.Node) -> str:
+    """The name of the class of the module that the node belongs to."""
+    stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
+    of = next(reversed(stack.values()))[1] if stack else ""
+    return of if isinstance(of, str) else of.__name__
+
+
 def without_prefix(path: str, prefix: str) -> str:
     """The path as the user's model has it. A module that is called twice is PATH@1 the second time."""
     path = path.partition("@")[0]

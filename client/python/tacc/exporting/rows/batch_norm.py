@@ -6,6 +6,7 @@ from typing import Any
 
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
+from tacc.exporting.source import module_type
 from tacc.exporting.table import row
 
 
@@ -66,7 +67,10 @@ def batch_norm_of_running(
 
 
 def _moments(g: Lowering, x: Value, running: list[Value], **attrs: Any) -> list[Value]:
+    """Those of a SyncBatchNorm are of all samples, whatever the job says of batch norms."""
     channels = [x.dims[1]]
+    if module_type(g.node).endswith("SyncBatchNorm"):
+        attrs["sync"] = True
     sums = g.add("channel_sums", [x], [("f64", channels)] * 2)
     types = [("f64", channels)] * 2 + [("f32", channels)] * len(running)
     return g.add("batch_moments", [*sums, *running], types, extents=[x.dims[0], *x.dims[2:]], **attrs)

@@ -35,6 +35,8 @@ def layer_norm(
 
 @row("aten.rms_norm.default", RMS_NORM)
 def rms_norm(g: Lowering, x: Value, shape: list[int], weight: Value | None = None, eps: float | None = None) -> Value:
+    if x.node.op == "transpose" and x.node.attrs["perm"][-1] == x.rank - 1 and len(shape) == 1:  # of heads: as attention takes them
+        return g.transpose(rms_norm(g, x.node.operands[0], shape, weight, eps), x.node.attrs["perm"])
     rows = _as_rows(g, x, len(shape))
     scale = g.constant(1.0, "f32", rows.dims[-1:]) if weight is None else _flat(g, weight)
     y, _ = g.add("rms_norm", [rows, scale], [("f32", rows.dims), ("f32", rows.dims[:-1])], eps=2.0**-23 if eps is None else float(eps))
