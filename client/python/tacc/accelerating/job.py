@@ -47,7 +47,7 @@ def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) 
     was_training = module.training
     module.train()
     try:
-        graph = export_graph(module, batch, loss=loss, by_samples=by_samples)
+        graph = export_graph(module, batch, loss=loss, by_samples=by_samples, weighs_rows=True)
         cotangents: dict[str, str] = {}
     except NoLossError:
         graph, batch, cotangents = _export_outputs(module, batch)
