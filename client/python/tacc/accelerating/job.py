@@ -114,6 +114,7 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
     job = client.submit(fields)
     try:
         session = Session(job)
+        groups.check_states(session.state_names())
         if options.mean_over == "micro_batch" and session.num_micro_batches > 1:
             raise InputError(
                 f'mean_over="micro_batch": the job splits a batch into {session.num_micro_batches} parts, so that their means would be other ones; let '
