@@ -613,11 +613,31 @@ def test_a_shorter_last_batch_counts_its_own_samples():
         expect_same(want, got, plain, model)
 
 
+def test_a_shorter_batch_of_a_mean_over_samples():
+    """What fills it up has the weight 0 in sum and number."""
+    def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return 0.5 * functional.mse_loss(outputs[:, 0], batch[1].float()) - functional.logsigmoid(outputs[:, 1:]).mean()
+
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for source, labels in [*pairs(2), *pairs(1, samples=3)]:
+            optimizer.zero_grad()
+            value = loss(model(source), (source, labels)) if isinstance(model, Perceptron) else model(source, labels).loss
+            value.backward()
+            optimizer.step()
+            losses.append(value.item())
+        return losses
+
+    want, got, plain, model = both(Perceptron, loop, loss=loss, config=FSDP)
+    with model:
+        expect_same(want, got, plain, model)
+
+
 @pytest.mark.parametrize("loss", [
-    lambda outputs, batch: functional.mse_loss(outputs[:, 0], batch[1].float()),
     lambda outputs, batch: functional.cross_entropy(outputs, batch[1]) + outputs.square().mean(),
     lambda outputs, batch: functional.cross_entropy(outputs - outputs.mean(0), batch[1]),
-], ids=["numbers", "another term", "a mean over samples"])
+], ids=["another term", "a mean over samples"])
 def test_a_shorter_batch_is_refused_where_what_fills_it_up_would_count(loss):
     first, shorter = pairs(1)[0], pairs(1, samples=3)[0]
     model = tacc.accelerate(made(Perceptron), loss=loss, config=ONE)

@@ -1,6 +1,7 @@
 """`tacc.accelerate_hf_trainer`: scripts with `transformers.Trainer` have the logs, events, predictions and files that they have without."""
 
 import contextlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ import tacc
 import torch
 import transformers
 from cluster import Cluster
-from torch.utils.data import Dataset
+from peft import LoraConfig, TaskType, get_peft_model
+from tacc.accelerating.outputs import ModelOutputs
+from torch.utils.data import Dataset, IterableDataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -22,13 +25,16 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    ResNetConfig,
+    ResNetForImageClassification,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
     TrainingArguments,
-    ViTConfig,
-    ViTForImageClassification,
     set_seed,
 )
+from transformers.modeling_outputs import CausalLMOutput
 
 # Products are rounded in fp32 in another order than PyTorch's.
 ROUNDING = 1e-4
@@ -51,17 +57,19 @@ def folders(cluster, tmp_path, monkeypatch) -> None:
 
 
 class Texts(Dataset[dict[str, Any]]):
-    """Ids that follow one another, of the same or of several lengths; labels are the ids, or a class."""
+    """Ids that follow one another, of the same or of several lengths; labels are the ids, or which of several things hold, or ids of another text."""
 
-    def __init__(self, count: int, *, length: int = 10, ragged: bool = False, classes: int = 0, masked: bool = False):
+    def __init__(self, count: int, *, length: int = 10, ragged: bool = False, things: int = 0, masked: bool = False, pairs: bool = False):
         random = np.random.default_rng(count)
         self._samples = []
         for _ in range(count):
             n = int(random.integers(3, length + 1)) if ragged else length
             ids = ((random.integers(VOCABULARY - 4) + np.arange(n)) % (VOCABULARY - 4) + 4).tolist()
             sample: dict[str, Any] = {"input_ids": ids, "attention_mask": [1] * n}
-            if classes:
-                sample["labels"] = ids[0] % classes
+            if things:
+                sample["labels"] = [float(ids[0] >> i & 1) for i in range(things)]
+            elif pairs:
+                sample["labels"] = ids[::-1][:6]
             else:
                 # Some are no targets, so that batches have different numbers of them.
                 sample["labels"] = [-100 if masked and i < ids[0] % (n - 2) else t for i, t in enumerate(ids)]
@@ -72,6 +80,16 @@ class Texts(Dataset[dict[str, Any]]):
 
     def __getitem__(self, i: int) -> dict[str, Any]:
         return self._samples[i]
+
+
+class Stream(IterableDataset[dict[str, Any]]):
+    """The same texts, of which nobody knows how many there are."""
+
+    def __init__(self, count: int):
+        self._texts = Texts(count, masked=True)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self._texts[i] for i in range(len(self._texts)))
 
 
 class Images(Dataset[dict[str, Any]]):
@@ -102,22 +120,26 @@ def llama() -> Any:
 def bert() -> Any:
     return BertForSequenceClassification(BertConfig(
         vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=16, num_labels=3,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, problem_type="multi_label_classification",
     ))
 
 
-def vit() -> Any:
-    return ViTForImageClassification(ViTConfig(
-        image_size=8, patch_size=4, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, num_labels=3
+def resnet() -> Any:
+    return ResNetForImageClassification(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=3))
+
+
+def t5() -> Any:
+    return T5ForConditionalGeneration(T5Config(
+        vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, dropout_rate=0.0, pad_token_id=0, eos_token_id=1,
+        decoder_start_token_id=0,
     ))
 
 
 def padded(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Each batch to its own longest, as DataCollatorWithPadding."""
-    longest = max(len(s["input_ids"]) for s in samples)
+    """Each batch to its own longest, as DataCollatorWithPadding and DataCollatorForSeq2Seq."""
     fills = {"input_ids": 0, "attention_mask": 0, "labels": -100}
-    rows = {k: [s[k] + [fills[k]] * (longest - len(s[k])) if isinstance(s[k], list) else s[k] for s in samples] for k in samples[0]}
-    return {k: torch.tensor(v) for k, v in rows.items()}
+    longest = {k: max(len(s[k]) for s in samples) for k in fills}
+    return {k: torch.tensor([s[k] + [fills[k]] * (longest[k] - len(s[k])) for s in samples]) for k in samples[0]}
 
 
 padded.pad_to_multiple_of = None  # type: ignore[attr-defined]  # What says that it is such a one.
@@ -197,38 +219,41 @@ def same_weights(want: torch.nn.Module, got: torch.nn.Module) -> None:
 
 
 def accuracy(prediction: Any) -> dict[str, float]:
-    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean()), "spread": float(np.std(prediction.predictions))}
+    predictions, labels = prediction.predictions, prediction.label_ids
+    found = {"accuracy": float(((predictions > 0) == (labels > 0.5)).mean()), "spread": float(np.std(predictions))}
+    return found if prediction.inputs is None else {**found, "tokens": float((prediction.inputs > 0).sum())}
 
 
-@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
-def test_a_language_model(tmp_path, config):
+def test_a_language_model_with_smoothed_labels(tmp_path):
     """Accumulation of batches with different numbers of targets, the last one of an epoch incomplete, a schedule, clipping, groups with decay."""
     def script(run: Run) -> None:
         trainer = run.trainer(
             gpt2(), Texts(22, masked=True), max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=2, lr_scheduler_type="cosine", warmup_steps=1,
-            weight_decay=0.1, max_grad_norm=0.3, eval_dataset=Texts(9, masked=True), eval_strategy="epoch",
+            weight_decay=0.1, max_grad_norm=0.3, eval_dataset=Texts(9, masked=True), eval_strategy="epoch", label_smoothing_factor=0.1,
         )
         run.shown["result"] = trainer.train()
         run.shown["predictions"] = trainer.predict(Texts(7)).predictions
 
-    plain, jobs = both(tmp_path, script, config)
+    plain, jobs = both(tmp_path, script, FSDP)
     assert jobs.shown["result"].global_step == plain.shown["result"].global_step == 6
     np.testing.assert_allclose(jobs.shown["predictions"], plain.shown["predictions"], rtol=1e-3, atol=1e-3)
 
 
 def test_a_classifier_whose_batches_are_padded_to_their_longest(tmp_path):
-    """Metrics, the best model, early stopping and kept checkpoints; evaluation with larger batches; means of batches with different numbers of samples."""
+    """Several things may hold of a text. Metrics, the best model, early stopping and kept checkpoints; evaluation with larger batches, and those with
+    fewer samples; means of batches with different numbers of samples; batches of texts of like length."""
     def script(run: Run) -> None:
         trainer = run.trainer(
-            bert(), Texts(19, ragged=True, classes=3), data_collator=padded, max_steps=-1, num_train_epochs=6, gradient_accumulation_steps=2,
-            learning_rate=3e-2, per_device_eval_batch_size=6, eval_dataset={"a": Texts(13, ragged=True, classes=3), "b": Texts(5, length=12, classes=3)},
+            bert(), Texts(19, ragged=True, things=3), data_collator=padded, max_steps=-1, num_train_epochs=6, gradient_accumulation_steps=2,
+            optim="sgd", learning_rate=0.3, per_device_eval_batch_size=6, eval_dataset={"a": Texts(13, ragged=True, things=3), "b": Texts(5, length=12, things=3)},
             compute_metrics=accuracy, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, save_total_limit=2,
-            load_best_model_at_end=True, metric_for_best_model="eval_a_spread", greater_is_better=True, callbacks=[EarlyStoppingCallback(1)],
+            load_best_model_at_end=True, metric_for_best_model="eval_a_spread", greater_is_better=False, callbacks=[EarlyStoppingCallback(1)],
+            train_sampling_strategy="group_by_length", include_for_metrics=["inputs", "loss"], eval_accumulation_steps=1,
         )
         trainer.train()
         run.shown["best"] = Path(trainer.state.best_model_checkpoint).name
-        run.shown["metrics"] = [trainer.evaluate(), trainer.evaluate(Texts(8, ragged=True, classes=3), metric_key_prefix="more")]
-        run.shown["predictions"] = trainer.predict(Texts(7, ragged=True, classes=3)).predictions
+        run.shown["metrics"] = [trainer.evaluate(), trainer.evaluate(Texts(8, ragged=True, things=3), metric_key_prefix="more")]
+        run.shown["predictions"] = trainer.predict(Texts(7, ragged=True, things=3)).predictions
         trainer.save_model()
         run.shown["saved"] = sorted(f for f in os.listdir(run.folder) if (run.folder / f).is_file())
 
@@ -247,9 +272,10 @@ class Stumbling(TrainerCallback):
 
 
 def test_a_training_goes_on_from_a_checkpoint(tmp_path):
-    """With the last batch of an epoch, which has fewer samples; by the trainer whose training broke off, and without the call from a job's checkpoint."""
-    data = Texts(18)
-    options = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4}
+    """Of a stream, whose last batch has fewer samples, and steps of batches with different numbers of targets; by the trainer whose training broke off,
+    and without the call from a job's checkpoint."""
+    data = Stream(22)
+    options = {"max_steps": 8, "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 4}
 
     def script(run: Run) -> None:
         trainer = run.trainer(llama(), data, callbacks=[Stumbling()], **options)
@@ -271,14 +297,26 @@ def test_a_training_goes_on_from_a_checkpoint(tmp_path):
     same_weights(jobs.shown["trainer"].model, trainer.model)
 
 
+class Weighted(Trainer):
+    """With classes that weigh differently."""
+
+    weights = torch.tensor([1.0, 2.0, 3.0])
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = torch.nn.functional.cross_entropy(outputs.get("logits"), labels, weight=self.weights)
+        return (loss, outputs) if return_outputs else loss
+
+
 def test_an_image_model_trained_twice(tmp_path):
-    """The second training goes on with the optimizer of the first one, on another job, with SGD that is given."""
+    """With batch norms and a loss of the trainer's own. The second training goes on with the optimizer of the first one, on another job."""
     def script(run: Run) -> None:
-        model = vit()
+        model = resnet()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         trainer = run.trainer(
-            model, Images(10), optimizers=(optimizer, None), max_steps=-1, num_train_epochs=1, eval_dataset=Images(6), eval_on_start=True, max_grad_norm=0.0,
-            eval_strategy="no",
+            model, Images(10), kind=Weighted, optimizers=(optimizer, None), max_steps=-1, num_train_epochs=1, eval_dataset=Images(6), eval_on_start=True,
+            max_grad_norm=0.0, eval_strategy="epoch", dataloader_drop_last=True,
         )
         trainer.train()
         first = trainer.state.log_history
@@ -288,23 +326,47 @@ def test_an_image_model_trained_twice(tmp_path):
     both(tmp_path, script)
 
 
-class Summing(Trainer):
-    """With a loss of its own."""
+class Annealed(Trainer):
+    """With a loss that is another one at each step."""
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         labels = inputs.pop("labels")
         outputs = model(**inputs)
-        loss = torch.nn.functional.cross_entropy(outputs.get("logits")[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.2)
+        loss = torch.nn.functional.cross_entropy(outputs.get("logits")[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        loss = loss / (1 + self.state.global_step)
         return (loss, outputs) if return_outputs else loss
 
 
-@pytest.mark.parametrize("kind", ["smoothing", "compute_loss"])
-def test_a_loss_that_is_computed_from_the_outputs(tmp_path, kind):
+def test_a_loss_that_is_computed_from_the_outputs(tmp_path, caplog):
     def script(run: Run) -> None:
-        options: dict[str, Any] = {"label_smoothing_factor": 0.1} if kind == "smoothing" else {"kind": Summing}
-        run.trainer(gpt2(), Texts(14, ragged=True), data_collator=padded, eval_dataset=Texts(6), eval_strategy="steps", eval_steps=2, **options).train()
+        trainer = run.trainer(
+            gpt2(), Texts(14, ragged=True), kind=Annealed, data_collator=padded, eval_dataset=Texts(6), eval_strategy="steps", eval_steps=2,
+            torch_empty_cache_steps=9,
+        )
+        trainer.train()
+        if run.folder.name == "jobs":
+            with pytest.raises(tacc.InputError, match=r"a batch has 16 tokens a sample in 'input_ids'; the job computes with 10, .* max_length=16"):
+                trainer.predict(Texts(4, length=16))
 
     both(tmp_path, script)
+    assert "tacc: compute_loss uses self.state, so it is computed here at each step" in caplog.text
+    assert caplog.text.count("torch_empty_cache_steps of TrainingArguments has no meaning") == 1
+    assert "tacc: the job gpt2lmheadmodel trains the model; `taccctl watch " in caplog.text
+
+
+def test_dropout_with_a_loss_of_the_trainer(tmp_path):
+    """The same batch, of a model that does not change, has other losses in training, about that of evaluation."""
+    with tacc.accelerate_hf_trainer(ONE):
+        set_seed(11)
+        model = gpt2()
+        model.transformer.h[0].mlp.dropout.p = 0.2
+        data = Texts(4)
+        trainer = Run(tmp_path).trainer(model, data, eval_dataset=data, learning_rate=0.0, label_smoothing_factor=0.1)
+        trainer.train()
+        want = trainer.evaluate()["eval_loss"]
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(set(losses)) == 4 and losses == pytest.approx([want] * 4, rel=0.05)
+    assert Run(tmp_path).trainer(model, data, eval_dataset=data, label_smoothing_factor=0.1).evaluate()["eval_loss"] == pytest.approx(want, rel=ROUNDING)
 
 
 def test_a_model_that_generates(tmp_path):
@@ -314,15 +376,65 @@ def test_a_model_that_generates(tmp_path):
 
     def script(run: Run) -> None:
         trainer = run.trainer(
-            llama(), Texts(16, ragged=True), kind=transformers.Seq2SeqTrainer, arguments=transformers.Seq2SeqTrainingArguments, data_collator=padded,
-            eval_dataset=Texts(6), eval_strategy="steps", eval_steps=2, predict_with_generate=True, generation_max_length=12, compute_metrics=metrics,
-            optim="adafactor", learning_rate=5e-2, save_strategy="steps", save_steps=3,
+            t5(), Texts(18, ragged=True, pairs=True), kind=transformers.Seq2SeqTrainer, arguments=transformers.Seq2SeqTrainingArguments,
+            data_collator=padded, eval_dataset=Texts(7, pairs=True), eval_strategy="steps", eval_steps=3, predict_with_generate=True,
+            generation_max_length=8, compute_metrics=metrics, optim="adafactor", learning_rate=5e-2, save_strategy="steps", save_steps=3, max_steps=6,
         )
         trainer.train()
-        run.shown["predictions"] = trainer.predict(Texts(5)).predictions
+        run.shown["predictions"] = trainer.predict(Texts(5, pairs=True)).predictions
 
     plain, jobs = both(tmp_path, script)
     np.testing.assert_array_equal(jobs.shown["predictions"], plain.shown["predictions"])
+
+
+@pytest.fixture
+def muon_in_full_precision(monkeypatch) -> None:
+    """torch.optim.Muon multiplies in bfloat16 whatever the parameters are; a job does so where it computes in it."""
+    import torch.optim._muon as module
+
+    source = inspect.getsource(module._zeropower_via_newtonschulz)
+    assert ".bfloat16()" in source
+    monkeypatch.setattr(module, "_zeropower_via_newtonschulz", module._zeropower_via_newtonschulz)
+    exec(source.replace(".bfloat16()", ".clone()"), module.__dict__)
+
+
+def test_adapters_of_peft(tmp_path, muon_in_full_precision):
+    """Which Muon trains, and which alone are in the checkpoints."""
+    def script(run: Run) -> None:
+        config = LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        model = get_peft_model(llama(), config)
+        optimizer = torch.optim.Muon([p for p in model.parameters() if p.requires_grad], lr=0.02, momentum=0.9, adjust_lr_fn="match_rms_adamw")
+        trainer = run.trainer(
+            model, Texts(16), optimizers=(optimizer, None), eval_dataset=Texts(6), eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2,
+            gradient_checkpointing=True, load_best_model_at_end=True,
+        )
+        trainer.train()
+
+    plain, _ = both(tmp_path, script)
+    assert "adapter_model.safetensors" in plain.files["checkpoint-4"] and "model.safetensors" not in plain.files["checkpoint-4"]
+
+
+def test_outputs_are_as_those_of_transformers():
+    loss, logits = torch.tensor(2.0), torch.arange(3.0)
+    fetched = []
+
+    def fetch() -> dict[str, torch.Tensor]:
+        fetched.append(1)
+        return {"logits": logits}
+
+    for make in (lambda: CausalLMOutput(loss=loss, logits=logits), lambda: ModelOutputs(loss, ["loss", "logits"], fetch)):
+        outputs = make()
+        assert isinstance(outputs, dict) and "loss" in outputs and "hidden_states" not in outputs and len(outputs) == 2
+        assert outputs["loss"] is outputs.loss is outputs[0] is outputs.get("loss") is outputs[:1][0] is loss
+        assert not fetched and list(outputs) == list(outputs.keys()) == ["loss", "logits"] and outputs.get("nothing", 3) == 3
+        assert outputs["logits"] is outputs.logits is outputs[1] is outputs.to_tuple()[1] is outputs[-1] is dict(make())["logits"] is logits
+        assert [*outputs.items()] == [("loss", loss), ("logits", logits)] and {**make()}["logits"] is list(make().values())[-1] is logits
+        outputs["logits"] = outputs.loss = other = torch.ones(2)
+        assert outputs.logits is outputs["loss"] is outputs.to_tuple()[0] is other
+        with pytest.raises(KeyError):
+            outputs["nothing"]
+        with pytest.raises(AttributeError):
+            _ = outputs.nothing
 
 
 def test_half_precision_is_the_jobs(tmp_path):
@@ -344,23 +456,34 @@ def test_half_precision_is_the_jobs(tmp_path):
         assert losses[name] == pytest.approx(losses["float32"], rel=2e-2)
 
 
-def test_what_a_job_cannot_follow(tmp_path, monkeypatch, caplog):
+class Branching(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        outputs = model(**inputs)
+        loss = outputs.logits.square().mean() if outputs.loss > 1 else outputs.loss
+        return (loss, outputs) if return_outputs else loss
+
+
+def cycling(model: Any) -> Any:
+    optimizer = torch.optim.AdamW(model.parameters())
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=4)
+
+
+def test_what_a_job_cannot_follow(tmp_path, monkeypatch):
+    model, noisy, dropping = gpt2(), gpt2(), gpt2()
+    dropping.transformer.drop.p = 0.1
+    some = torch.optim.Adam(model.transformer.h.parameters())
     with tacc.accelerate_hf_trainer(ONE):
-        for options, words in (
-            ({"optim": "adagrad"}, "the optimizer is Adagrad; a job trains with AdamW, Adam, SGD, Lion, Adafactor"),
-            ({"neftune_noise_alpha": 5.0}, "TrainingArguments have neftune_noise_alpha=5.0, which a job cannot follow; leave it out"),
+        for of, data, options, words in (
+            (model, Texts(8), {"optim": "adagrad"}, "the optimizer is Adagrad; a job trains with AdamW, Adam, SGD, Lion, Muon, Adafactor"),
+            (noisy, Texts(8), {"neftune_noise_alpha": 5.0}, "TrainingArguments have neftune_noise_alpha=5.0, which a job cannot follow; leave it out"),
+            (model, Texts(8), {"optimizers": cycling(model)}, "the schedule moves the optimizer's momentum"),
+            (model, Texts(8), {"optimizers": (some, None)}, r"the optimizer does not have transformer.ln_f.bias, .* requires_grad_\(False\)"),
+            (dropping, Texts(8), {"kind": Annealed}, r"compute_loss uses self.state, .* computes otherwise in training .*\(transformer.drop\)"),
+            (dropping, Texts(8), {"kind": Branching}, r"in compute_loss: loss = outputs.logits.square\(\).* torch.export cannot trace this"),
+            (resnet(), Images(6), {}, "the last batch of an epoch has 2 samples, the others 4; give TrainingArguments dataloader_drop_last=True"),
         ):
             with pytest.raises(tacc.InputError, match=words):
-                Run(tmp_path / "refused").trainer(gpt2(), Texts(8), **options).train()
-        trainer = Run(tmp_path / "long").trainer(gpt2(), Texts(12, ragged=True), data_collator=padded, bf16_full_eval=True)
-        trainer.train()
-        with pytest.raises(tacc.InputError, match=r"a batch has 16 tokens a sample in 'input_ids'; the job computes with 10, .* max_length=16"):
-            trainer.predict(Texts(4, length=16))
-        assert caplog.text.count("bf16_full_eval of TrainingArguments has no meaning") == 1
-        assert "tacc: the job gpt2lmheadmodel trains the model; `taccctl watch " in caplog.text
-        with pytest.raises(tacc.InputError, match="returns no loss, and computes otherwise in training than in evaluation"):
-            model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=16, n_embd=16, n_layer=1, n_head=2))
-            Run(tmp_path / "dropout").trainer(model, Texts(8), label_smoothing_factor=0.1).train()
+                Run(tmp_path / "refused").trainer(of, data, **options).train()
     assert "tacc" not in Trainer._wrap_model.__module__
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(tacc.InputError, match="started as one of several processes"):

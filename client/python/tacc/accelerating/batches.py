@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from tacc.errors import InputError
 from tacc.exporting.results import Exported
+from tacc.exporting.weighted_rows import ROW_WEIGHTS
 
 IGNORED = -100  # a label that torch.nn.functional.cross_entropy does not count
 
@@ -68,14 +69,20 @@ class Batches:
         example: The batch that it was exported with.
         optional: Inputs on which nothing that the model returns depends: a batch without labels has outputs.
         weights: Of these, those that samples are weighted by: what fills a batch up has zeros.
+        fills: What inputs have where a sample does not count, if somebody knows better than `description.targets`.
+        samples_meet: As of `description`, if somebody knows better.
     """
 
-    def __init__(self, description: Exported, example: Any, optional: set[str], weights: frozenset[str] = frozenset()):
-        self._inputs = {given.path: given for given in description.inputs}
+    def __init__(
+        self, description: Exported, example: Any, optional: set[str], weights: frozenset[str] = frozenset(), *,
+        fills: Mapping[str, int] | None = None, samples_meet: bool | None = None,
+    ):
+        self._inputs = {given.path: given for given in description.inputs if given.name != ROW_WEIGHTS}
+        self._weighs_rows = len(self._inputs) < len(description.inputs)
         self._optional = optional
-        self._weights = {path for path, given in self._inputs.items() if given.name in weights}
-        self._targets = {path for path, given in self._inputs.items() if given.name in optional and given.name in description.targets}
-        self._samples_meet = description.samples_meet
+        by_name = dict.fromkeys(weights, 0) or fills or dict.fromkeys((name for name in description.targets if name in optional), IGNORED)
+        self._fills = {path: by_name[given.name] for path, given in self._inputs.items() if given.name in by_name}
+        self._samples_meet = description.samples_meet if samples_meet is None else samples_meet
         self._has_batch_norm = "batch_moments" in description.coverage.ops
         leaves = _leaves(example)
         self._constants = {path: leaf for path, leaf in leaves.items() if not isinstance(leaf, torch.Tensor)}
@@ -85,12 +92,12 @@ class Batches:
         self._zeros = {path: np.zeros(shapes[path], _numpy(leaves[path]).dtype) for path in self._inputs if path in leaves}
         self._of_samples = {path for path, given in self._inputs.items() if given.dims and given.dims[0] == "B"}
         self.size = next((shapes[path][0] for path in self._of_samples), 1)
-        """Samples of a batch."""
+        """Samples of a batch. 1, if no input has samples: the model takes no other number of them than the first batch has."""
 
     def arrays(self, batch: Any, *, trains: bool) -> tuple[dict[str, np.ndarray[Any, Any]], int, bool]:
         """The arrays by input, how many samples they have, and whether the loss of them is right.
 
-        A batch with fewer samples is filled up, with targets that no loss counts; where the loss has none such, it has no loss.
+        A batch with fewer samples is filled up, with targets that no loss counts, or weights of 0; where the loss has none such, it has no loss.
         """
         leaves = _leaves(batch)
         self._check(leaves, trains)
@@ -103,16 +110,26 @@ class Batches:
         given = {path: self._array(path, leaves[path]) for path in self._inputs if path in leaves}
         has_loss = len(given) == len(self._inputs)
         if count < self.size:
-            advice = f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: "
-            if self._samples_meet or (trains and self._has_batch_norm):
-                raise InputError(f"{advice}the model's samples depend on each other, so what fills a batch up would change the others")
-            fills = dict.fromkeys(self._weights, 0) or dict.fromkeys(self._targets, IGNORED)
-            has_loss = has_loss and bool(fills)
-            if trains and not fills:
-                raise InputError(f"{advice}what fills a batch up would count in the loss")
-            given = {path: self._filled(a, fills.get(path)) if path in self._of_samples else a for path, a in given.items()}
+            if self._samples_meet or (trains and self.why_not_fewer):
+                raise InputError(f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: {self.why_not_fewer}")
+            has_loss = has_loss and (self._weighs_rows or bool(self._fills))
+            given = {path: self._filled(a, self._fills.get(path)) if path in self._of_samples else a for path, a in given.items()}
         arrays = {self._inputs[path].name: given[path] if path in given else self._zeros[path] for path in self._inputs}
+        if self._weighs_rows:
+            arrays[ROW_WEIGHTS] = (np.arange(self.size) < count).astype(np.float32)
         return arrays, count, has_loss
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether the number of samples is open."""
+        return bool(self._of_samples)
+
+    @property
+    def why_not_fewer(self) -> str:
+        """Why a batch of a training cannot have fewer samples than the first one; empty: it can."""
+        if self._samples_meet or self._has_batch_norm:
+            return "the model's samples depend on each other, so what fills a batch up would change the others"
+        return "" if self._fills or self._weighs_rows else "what fills a batch up would count in the loss"
 
     def _check(self, leaves: dict[tuple[Any, ...], Any], trains: bool) -> None:
         known = set(self._inputs) | set(self._constants) | self._unread

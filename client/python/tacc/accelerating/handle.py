@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from tacc.accelerating import clipping, optimizer_states
 from tacc.accelerating.batches import Batches, as_batch, names, takes
-from tacc.accelerating.job import Options, export, start
+from tacc.accelerating.job import Model, Options, export, start
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
 from tacc.accelerating.states import as_tensor, assembled, named_states, weights_of, with_states
@@ -27,6 +27,7 @@ from tacc.accelerating.steps import MicroBatch, Steps
 from tacc.accelerating.store import default_folder, write_states
 from tacc.client import Job
 from tacc.errors import InputError, TaccError
+from tacc.exporting.forward import Loss
 from tacc.live.session import Session, SessionRestartedError, StepResult
 
 _UNCLIPPED = 3e38
@@ -48,7 +49,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         loss: As there.
     """
 
-    def __init__(self, module: torch.nn.Module, options: Options, optimizer: torch.optim.Optimizer | None, loss: Callable[[Any, Any], torch.Tensor] | None):
+    def __init__(self, module: torch.nn.Module, options: Options, optimizer: torch.optim.Optimizer | None, loss: Loss | None):
         super().__init__()
         self.module = module
         self._options = options
@@ -184,6 +185,10 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         return self._steps_before + self.step_number
 
     _steps_before = 0
+    _no_gradients = (  # of outputs in training
+        "this is computed from what the model returns, and in training only its loss goes back to the ranks: give the loss to tacc.accelerate, as "
+        "loss=lambda outputs, batch: ..."
+    )
 
     def start(self, *args: Any, **kwargs: Any) -> Self:
         """Exports the model, and submits the job and waits until it runs, if there is none. The first forward does so.
@@ -202,14 +207,13 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def _start(self, batch: Any) -> None:
         if self._job is not None:
             raise TaccError("the model is closed; accelerate it again")
-        by_id = {id(p): name for name, p in self.module.named_parameters()}
         optimizer = self._optimizer or find_optimizer(self.module.parameters())
         if optimizer is None:
             raise InputError("no optimizer has the model's parameters: make one of model.parameters() before the first forward, or give optimizer=")
         clipping.check(dict(self.module.named_parameters()))
         model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
-        groups = Groups(optimizer, by_id, set(model.graph.description.parameters))
-        batches = Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
+        groups = self._groups_of(optimizer, model)
+        batches = self._batches_of(model)
         self._job, self._session = start(self.module, model, groups, batches.size, self._options)
         self._model, self._batches, self._groups, self._optimizer = model, batches, groups, optimizer
         self._steps = Steps(self._session)
@@ -221,6 +225,12 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         states = optimizer_states.taken(optimizer, self.module, 0)
         if states is not None and self._session.step_number == 0:  # Else the job goes on with its own.
             optimizer_states.load(self, states)
+
+    def _groups_of(self, optimizer: torch.optim.Optimizer, model: Model) -> Groups:
+        return Groups(optimizer, {id(p): name for name, p in self.module.named_parameters()}, set(model.graph.description.parameters))
+
+    def _batches_of(self, model: Model) -> Batches:
+        return Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
 
     def _hook(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer finds no gradients, so that its own step does nothing; before it the ranks' is done."""
@@ -342,15 +352,11 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         made: MicroBatch = self._guarded(lambda: self._steps.run(arrays, num_items))
         loss = loss_tensor(made.loss, lambda weight: self._confirm(made, weight))
         num_updates = self._num_updates
-        message = (
-            "this is computed from what the model returns, and in training only its loss goes back to the ranks: give the loss to tacc.accelerate, as "
-            "loss=lambda outputs, batch: ..."
-        )
 
         def fetch() -> dict[str, torch.Tensor]:
             if self._num_updates != num_updates:
                 raise InputError("outputs are computed when they are looked at, and the weights have changed since this forward: read them before optimizer.step()")
-            return output_tensors(self._outputs(arrays, count), refusing(message))
+            return output_tensors(self._outputs(arrays, count), refusing(self._no_gradients))
 
         return ModelOutputs(loss, self._names(), fetch)
 

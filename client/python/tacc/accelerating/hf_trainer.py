@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -74,6 +75,7 @@ class AcceleratedTrainer:
         self._max_length = max_length
         self._originals: dict[tuple[type, str], Callable[..., Any]] = {}
         self._model: TrainerModel | None = None
+        self._restore: Callable[[], None] = lambda: None
         self._told: set[str] = set()
 
     @property
@@ -138,6 +140,8 @@ class AcceleratedTrainer:
         if not training:
             return current if current is not None else original(trainer, model, training, dataloader)
         self._check(trainer.args)
+        if getattr(trainer.lr_scheduler, "cycle_momentum", False):
+            raise InputError(_CYCLES)
         self._end_job()
         optimizer = trainer.optimizer
         while isinstance(optimizer, AcceleratedOptimizer):
@@ -145,8 +149,30 @@ class AcceleratedTrainer:
         if getattr(trainer.model, "is_activation_checkpointing", False):
             trainer.model.activation_checkpointing_disable()  # memory.gc does it.
         self._model = TrainerModel(trainer, optimizer, self._options_of(trainer), self._max_length, _tell)
+        self._let_compute_loss(trainer, self._model)
         trainer.accelerator._models.append(trainer.model)  # So Trainer sees that it need not prepare it for an evaluation.
         return self._model
+
+    def _let_compute_loss(self, trainer: Any, by: TrainerModel) -> None:
+        """The trainer's `compute_loss`, which may be a subclass's, asks its model."""
+        own, model_of, trainer_of = trainer.__dict__.get("compute_loss"), weakref.ref(by), weakref.ref(trainer)
+
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            of: Any = trainer_of()
+            return own(*args, **kwargs) if own is not None else type(of).compute_loss(of, *args, **kwargs)
+
+        def compute_loss(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+            of_job = model_of()
+            if of_job is None or model is not of_job:
+                return compute(model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch)
+            return of_job.compute_loss(compute, inputs, return_outputs, num_items_in_batch)
+
+        def restore() -> None:
+            if (of := trainer_of()) is not None:
+                of.__dict__.pop("compute_loss", None) if own is None else of.__dict__.update(compute_loss=own)
+
+        trainer.compute_loss = compute_loss
+        self._restore = restore
 
     def _changed_clip_grad_norm(self, original: Callable[..., Any], trainer: Any, model: Any) -> Any:
         """The ranks clip."""
@@ -165,7 +191,8 @@ class AcceleratedTrainer:
         if (current := self._of(trainer)) is not None:
             current.refresh()
             loss_only = trainer.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-            current.wants_outputs = not (loss_only or getattr(trainer.args, "predict_with_generate", False))
+            computes = type(trainer).compute_loss is not Trainer.compute_loss
+            current.wants_outputs = computes or not (loss_only or getattr(trainer.args, "predict_with_generate", False))
         return original(trainer, dataloader, description, prediction_loss_only, *args, **kwargs)
 
     def _changed_save_model(self, original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,6 +226,7 @@ class AcceleratedTrainer:
             return
         if (trainer := model.trainer) is not None:
             trainer.model_wrapped = trainer.model
+        self._restore()
         model.end()
 
     def _options_of(self, trainer: Any) -> Options:
@@ -234,6 +262,7 @@ _LAUNCHED = (
     "this script was started as one of several processes (torchrun, accelerate launch), each of which would train a job of its own: start it once, with "
     'python; config={"resources": {"workers": N}} says how many workers train'
 )
+_CYCLES = "the schedule moves the optimizer's momentum, and a job has one for the whole training; give it cycle_momentum=False"
 
 
 def accelerate_hf_trainer(options: Options, max_length: int | None) -> AcceleratedTrainer:

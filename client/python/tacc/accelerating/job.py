@@ -22,6 +22,10 @@ from tacc.exporting.forward import NoLossError
 from tacc.live.session import Session
 
 _COTANGENT = "gradient_of."  # Input names: of the gradient of what the model returns.
+_DIFFERS = (
+    "the model returns no loss, and computes otherwise in training than in evaluation ({}): give its loss to tacc.accelerate, as "
+    "loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
+)
 _MAX_STEPS = 1_000_000_000  # A loop ends when it likes.
 
 
@@ -47,7 +51,7 @@ def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) 
     was_training = module.training
     module.train()
     try:
-        graph = export_graph(module, batch, loss=loss, by_samples=by_samples)
+        graph = export_graph(module, batch, loss=loss, by_samples=by_samples, weighs_rows=True)
         cotangents: dict[str, str] = {}
     except NoLossError:
         graph, batch, cotangents = _export_outputs(module, batch)
@@ -58,11 +62,8 @@ def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) 
 
 
 def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph, Any, dict[str, str]]:
-    if changed := [name for name, m in module.named_modules() if _differs_in_training(m)]:
-        raise InputError(
-            f"the model returns no loss, and computes otherwise in training than in evaluation ({', '.join(changed[:3])}): give its loss to "
-            "tacc.accelerate, as loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
-        )
+    if changed := [name for name, m in module.named_modules() if differs_in_training(m)]:
+        raise InputError(_DIFFERS.format(", ".join(changed[:3])))
     module.eval()
     with torch.no_grad():
         returned = module(**batch)
@@ -77,10 +78,14 @@ def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph,
         found = {_path_name(path): leaf for path, leaf in pytree.tree_flatten_with_path(outputs)[0]}
         return sum((found[name].float() * whole[given]).sum() for given, name in cotangents.items())
 
-    return export_graph(module, with_gradients, loss=product), with_gradients, cotangents
+    graph = export_graph(module, with_gradients, loss=product)
+    if 'input "step"' in graph.text or "batch_moments" in graph.description.coverage.ops:  # By functions, which no module shows.
+        raise InputError(_DIFFERS.format("by a dropout or a batch norm in its forward"))
+    return graph, with_gradients, cotangents
 
 
-def _differs_in_training(module: torch.nn.Module) -> bool:
+def differs_in_training(module: torch.nn.Module) -> bool:
+    """Whether a module, of its own and not by its parts, computes otherwise in training than in evaluation."""
     if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
         return True
     rate = getattr(module, "p", getattr(module, "dropout", 0.0))
@@ -115,6 +120,7 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
     session = None
     try:
         session = Session(job)
+        groups.check_states(session.state_names())
         if options.mean_over == "micro_batch" and session.num_micro_batches > 1:
             raise InputError(
                 f'mean_over="micro_batch": the job splits a batch into {session.num_micro_batches} parts, so that their means would be other ones; let '

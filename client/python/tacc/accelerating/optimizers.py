@@ -30,12 +30,19 @@ def _adafactor(group: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _muon(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "momentum": group["momentum"], "nesterov": group["nesterov"], "ns_steps": group["ns_steps"], "adjust_lr_fn": group["adjust_lr_fn"] or "original"
+    }
+
+
 # Class -> train.optim, its fields, and options of a group that must have these values.
 _KNOWN: dict[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]], dict[str, Any]]] = {
     "AdamW": ("adamw", _adam, {"amsgrad": False, "maximize": False, "decoupled_weight_decay": True}),
     "Adam": ("adam", _adam, {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False}),
     "SGD": ("sgd", _sgd, {"maximize": False}),
     "Lion": ("lion", _lion, {}),
+    "Muon": ("muon", _muon, {"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-7}),
     "Adafactor": ("adafactor", _adafactor, {
         "scale_parameter": False, "relative_step": False, "warmup_init": False, "beta1": None, "decay_rate": -0.8, "clip_threshold": 1.0,
         "eps": (1e-30, 1e-3),
@@ -43,7 +50,7 @@ _KNOWN: dict[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]], dict
 }
 
 
-_OF_TORCH = ("AdamW", "Adam", "SGD")
+_OF_TORCH = ("AdamW", "Adam", "SGD", "Muon")
 
 
 def find_optimizer(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
@@ -94,7 +101,8 @@ class Groups:
             while peak in self._peaks:
                 peak *= 1 + _APART
             self._peaks.append(peak)
-        self._left = sorted(trained - set(seen))  # not trained, as PyTorch would not
+        self.left = sorted(trained - set(seen))
+        """Parameters that the optimizer has not: they are not trained, as PyTorch would not."""
         self.trained = {i for i, name in names.items() if name in trained and name in seen}
         """By id, the parameters that are trained."""
         self._requires_grad = [(name, p, p.requires_grad) for group in optimizer.param_groups for p in group["params"] for name in [names[id(p)]]]
@@ -120,14 +128,25 @@ class Groups:
         groups: dict[str, Any] = {}
         for i, of_group in enumerate(self._names):
             options = {"learning_rate": self._peaks[i], "weight_decay": self._hyper[i]["weight_decay"]}
-            whole = len(self._names) == 1 and not self._left
+            whole = len(self._names) == 1 and not self.left
             for pattern in ["*"] if whole else of_group:
                 groups[pattern] = options
         if groups:
             fields["param_groups"] = groups
-        if self._left:
-            fields["freeze"] = self._left
+        if self.left:
+            fields["freeze"] = self.left
         return fields
+
+    def check_states(self, names: Iterable[str]) -> None:
+        """InputError: by the states that the ranks keep, they do not do what the optimizer would."""
+        if self._optim != "muon":
+            return
+        matrices = {name.partition("/")[2] for name in names if name.startswith("momentum_buffer/")}
+        if other := [name for of_group in self._names for name in of_group if name not in matrices]:
+            raise InputError(
+                f"Muon has the parameter {other[0]}: a job makes updates of matrices inside the model orthogonal, each for itself, and not those of tables "
+                "of embeddings, of heads and of several matrices in one parameter; leave such to another optimizer"
+            )
 
     def learning_rates(self) -> dict[float, float]:
         """By peak, what the optimizer says now.

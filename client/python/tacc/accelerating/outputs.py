@@ -10,8 +10,9 @@ import torch
 from tacc.errors import InputError
 
 
-class ModelOutputs(Mapping[str, Any]):
-    """What the model returns, by name, attribute or position; in training all but the loss is computed when it is asked for.
+class ModelOutputs(dict[str, Any]):
+    """What the model returns, by name, attribute or position, as a ModelOutput of transformers; in training all but the loss is computed when it is
+    asked for.
 
     Args:
         loss: The loss, if there is one.
@@ -20,42 +21,69 @@ class ModelOutputs(Mapping[str, Any]):
     """
 
     def __init__(self, loss: torch.Tensor | None, names: list[str], fetch: Callable[[], Mapping[str, Any]]):
-        self._loss = loss
-        self._names = (["loss"] if loss is not None else []) + [name for name in names if name != "loss"]
-        self._fetch = fetch
-        self._fetched: Mapping[str, Any] | None = None
+        given = {} if loss is None else {"loss": loss}
+        super().__init__({**given, **{name: _LATER for name in names if name not in given}})
+        self.__dict__["_fetch"] = fetch
+
+    def _filled(self) -> dict[str, Any]:
+        """All of it. What was assigned stays."""
+        if any(value is _LATER for value in super().values()):
+            fetched = self.__dict__["_fetch"]()
+            super().update({name: fetched[name] for name, value in super().items() if value is _LATER})
+        return dict(super().items())
 
     def __getitem__(self, key: str | int | slice) -> Any:
-        if isinstance(key, slice):
-            return tuple(self[name] for name in self._names[key])
-        name = self._names[key] if isinstance(key, int) else key
-        if name not in self._names:
-            raise KeyError(f"the model returns no {name!r}; it returns {', '.join(map(repr, self._names))}")
-        if name == "loss" and self._loss is not None:
-            return self._loss
-        if self._fetched is None:
-            self._fetched = self._fetch()
-        return self._fetched[name]
+        if not isinstance(key, str):
+            names = tuple(self)[key]
+            return self[names] if isinstance(names, str) else tuple(self[name] for name in names)
+        if key not in self:
+            raise KeyError(self._unknown(key))
+        value = super().__getitem__(key)
+        return self._filled()[key] if value is _LATER else value
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name not in self._names:
-            raise AttributeError(f"the model returns no {name!r}; it returns {', '.join(map(repr, self._names))}")
+        if name not in self:
+            raise AttributeError(name if name.startswith("_") else self._unknown(name))
         return self[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
 
-    def __len__(self) -> int:
-        return len(self._names)
+    def _unknown(self, name: str) -> str:
+        return f"the model returns no {name!r}; it returns {', '.join(map(repr, self))}"
+
+    def __iter__(self) -> Iterator[str]:  # With it `**outputs` and dict(outputs) ask for each value.
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+    def pop(self, key: str, *default: Any) -> Any:
+        value = self.get(key)
+        return value if super().pop(key, *default) is _LATER else value if value is not None else (default[0] if default else None)
+
+    def values(self) -> Any:
+        return self._filled().values()
+
+    def items(self) -> Any:
+        return self._filled().items()
+
+    def copy(self) -> dict[str, Any]:
+        return self._filled()
 
     def to_tuple(self) -> tuple[Any, ...]:
         """All of it, in order."""
-        return tuple(self[name] for name in self._names)
+        return tuple(self.values())
 
     def __repr__(self) -> str:
-        return f"ModelOutputs({', '.join(self._names)})"
+        return f"ModelOutputs({', '.join(self)})"
+
+
+class _Later:
+    """In place of an output that nobody has asked for yet."""
+
+
+_LATER = _Later()
 
 
 class _Loss(torch.autograd.Function):  # type: ignore[misc]

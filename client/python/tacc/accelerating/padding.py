@@ -27,6 +27,8 @@ class Padding:
     def __init__(self, first: Mapping[str, Any], longest: Mapping[str, int], token: int, *, has_decoder: bool):
         self._has_decoder = has_decoder
         self._fills = {**_FILLS, **dict.fromkeys(_TOKENS, token)}
+        if not has_decoder and not _as_long(first.get("labels"), first.get("input_ids")):
+            del self._fills["labels"]  # Not one a token, but several of a sample.
         self._lengths = {self._group(name): int(value.shape[1]) for name, value in first.items() if self._is_padded(name, value)}
         for name, length in longest.items():
             group = self._group(name)
@@ -61,6 +63,10 @@ class Padding:
             )
         return padded, lengths
 
+    def shorter(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch without the last token of each sample."""
+        return {k: v[:, :-1] if self._is_padded(k, v) else v for k, v in batch.items()}
+
     def cut(self, outputs: Mapping[str, torch.Tensor], lengths: Mapping[str, int], shapes: Callable[[Mapping[str, Any]], dict[str, Any]],
             sample: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The outputs without what filled the batch up.
@@ -92,6 +98,10 @@ class Padding:
                     if a == b + 1:
                         found.setdefault(name, {})[dim] = group
         return found
+
+
+def _as_long(labels: Any, tokens: Any) -> bool:
+    return isinstance(labels, torch.Tensor) and isinstance(tokens, torch.Tensor) and labels.shape == tokens.shape and not labels.is_floating_point()
 
 
 def pads_to_longest(collator: Any) -> bool:

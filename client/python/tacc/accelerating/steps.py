@@ -36,6 +36,10 @@ class MicroBatch:
         return self.loss_sum / self.divisor if self.divisor else math.nan
 
 
+class UnlikeWeightsError(InputError):
+    """Micro-batches of a step weigh what the ranks cannot add up."""
+
+
 class Steps:
     """Carries the micro-batches of a loop to the ranks, and the updates. What a loop means is what PyTorch would do with its gradients.
 

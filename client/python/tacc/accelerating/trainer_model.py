@@ -7,7 +7,7 @@ import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -15,13 +15,19 @@ from torch.utils import _pytree as pytree
 from transformers.utils import ModelOutput
 
 from tacc.accelerating import optimizer_states
-from tacc.accelerating.batches import IGNORED
+from tacc.accelerating.batches import IGNORED, Batches
 from tacc.accelerating.handle import AcceleratedModel
-from tacc.accelerating.job import Options
+from tacc.accelerating.job import Model, Options, differs_in_training
+from tacc.accelerating.optimizers import Groups
 from tacc.accelerating.outputs import ModelOutputs
 from tacc.accelerating.padding import Padding, longest, pads_to_longest
-from tacc.errors import TaccError
+from tacc.accelerating.steps import UnlikeWeightsError
+from tacc.accelerating.trainer_loss import TrainerLoss, own_compute_loss
+from tacc.errors import InputError, TaccError
 from tacc.live.session import ForwardResult, SessionRestartedError
+
+_BEYOND = 2**20  # More than any position or class.
+_ROUNDING = 5e-7  # Of a mean in float32, which models compute in float64 too.
 
 _log = logging.getLogger("transformers.trainer")
 
@@ -44,6 +50,8 @@ class TrainerModel(AcceleratedModel):
         """Whether evaluation is to have more than the loss at once."""
         self._max_length = max_length
         self._on_start = on_start
+        self._own_loss: TrainerLoss | None = None
+        self._evaluates_in_job = True
         self._synced: tuple[int, Any] | None = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> TrainerModel:
@@ -70,19 +78,89 @@ class TrainerModel(AcceleratedModel):
         assert self._optimizer is not None
         with _same_randomness():
             batch = _whole(batch, trainer._train_batch_size, trainer.train_dataset)
-            self._row = _sample(batch)
+            self._row = _samples(batch)
             self._padding = self._padding_of(trainer, batch)
             self._class = type(self._returned(self._row))
-            loss = self._tensors(self._row).get("loss")
-            self._sums_over_items = loss is not None and self._reads_num_items(trainer)
-            if loss is not None and not self._sums_over_items and trainer.args.gradient_accumulation_steps > 1:
+            has_loss = self._own_loss is not None or "loss" in self._tensors(self._row)
+            self._sums_over_items = self._own_loss.is_sum if self._own_loss is not None else has_loss and self._reads_num_items(trainer)
+            if has_loss and not self._sums_over_items and trainer.args.gradient_accumulation_steps > 1:
                 self._options.mean_over = "micro_batch"
+            if self._own_loss is not None and self._counts_padding() and self._pads(trainer, batch):
+                raise InputError("compute_loss counts what fills up shorter texts; pad all samples to one length, or leave out of the loss where attention_mask is 0")
+            before = dict(self._optimizer.state)
             states = optimizer_states.taken(self._optimizer, self.module, trainer.state.global_step)
-            super()._start(self._padding.pad(batch)[0])
+            try:
+                super()._start(self._padding.pad(batch)[0])
+            except BaseException:
+                self._optimizer.state.update(before)
+                raise
             if states is not None:
                 optimizer_states.load(self, states)
         self._synced = (self.step_number, self._marks())
         self._on_start(self)
+
+    def _groups_of(self, optimizer: torch.optim.Optimizer, model: Model) -> Groups:
+        groups = super()._groups_of(optimizer, model)
+        if groups.left:
+            raise InputError(
+                f"the optimizer does not have {', '.join(groups.left[:3])}, which has gradients that would be in grad_norm and in clipping; say that it is not "
+                "trained, by requires_grad_(False), or give it to the optimizer"
+            )
+        return groups
+
+    def _batches_of(self, model: Model) -> Batches:
+        """What is not seen in the graph of how samples may fill a batch up, is seen by trying. What the last batch of an epoch would be refused for is
+        refused at once."""
+        batches, trainer = super()._batches_of(model), self.trainer
+        if not batches.why_not_fewer:
+            return batches
+        if not model.cotangents:
+            meet = model.graph.description.samples_meet and self._samples_meet()
+            batches = Batches(model.graph.description, model.example, model.optional, fills=self._fills_that_do_not_count(trainer), samples_meet=meet)
+        left = _left_over(trainer)
+        if left and batches.why_not_fewer:
+            raise InputError(
+                f"the last batch of an epoch has {left} samples, the others {batches.size}; give TrainingArguments dataloader_drop_last=True, or a batch size "
+                f"that divides the data set: {batches.why_not_fewer}"
+            )
+        return batches
+
+    def _samples_meet(self) -> bool:
+        """Whether what the model returns of a sample changes with the other one of its batch."""
+        one = {name: t for name, t in self._tensors(self._row).items() if t.dim() > 0}
+        other = {k: v.flip(1) if _is_of(v, 1) and v.dim() > 1 else v for k, v in self._row.items()}
+        both = {k: torch.cat([v, other[k]]) if _is_of(v, 1) else v for k, v in self._row.items()}
+        beside = self._tensors(both)
+        return not all(torch.allclose(beside[name][:1], t, rtol=1e-4, atol=1e-5) for name, t in one.items() if len(beside[name]) == 2 * len(t))
+
+    def _fills_that_do_not_count(self, trainer: Any) -> dict[str, int]:
+        """By label, a value with which a sample adds nothing to the loss; none, if there is no such."""
+        two = {k: torch.cat([v, v]) if _is_of(v, 1) else v for k, v in self._row.items()}
+        names = [n for n in trainer.label_names if _is_of(two.get(n), 2) and not two[n].is_floating_point()]
+        for value in (IGNORED, _BEYOND):
+            filled = {**two, **{n: torch.cat([two[n][:1], torch.full_like(two[n][1:], value)]) for n in names}}
+            try:
+                if names and self._same_loss(filled, self._row):
+                    return dict.fromkeys(names, value)
+            except (IndexError, RuntimeError):  # It is no index.
+                continue
+        return {}
+
+    def _same_loss(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+        """Whether two batches have one loss. In float64, so that a small term that differs is not taken for rounding."""
+        try:
+            with _in_double(self.module):
+                losses = [self._loss_of({k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in of.items()}) for of in (a, b)]
+        except RuntimeError:  # The loss has tensors of its own, which are not.
+            losses = [self._loss_of(a), self._loss_of(b)]
+        return bool(torch.allclose(losses[0].double(), losses[1].double(), rtol=_ROUNDING, atol=0.0))
+
+    def _loss_of(self, batch: Mapping[str, Any], num_items: float | None = 1.0) -> torch.Tensor:
+        """Computed here, as in evaluation; over `num_items` if it is such a sum."""
+        if self._own_loss is not None:
+            return self._own_loss.evaluated(batch)[0]
+        items = {} if num_items is None or not self._sums_over_items else {"num_items_in_batch": torch.tensor(num_items)}
+        return self._tensors({**batch, **items})["loss"]
 
     def _padding_of(self, trainer: Any, batch: Mapping[str, Any]) -> Padding:
         config = getattr(self.module, "config", None)
@@ -98,6 +176,21 @@ class TrainerModel(AcceleratedModel):
         token = getattr(config, "pad_token_id", None)
         return Padding(batch, lengths, token if isinstance(token, int) and token >= 0 else 0, has_decoder=has_decoder)
 
+    def _pads(self, trainer: Any, batch: Mapping[str, Any]) -> bool:
+        """Whether batches will have fewer tokens than the job's."""
+        return self._max_length is not None or pads_to_longest(trainer.data_collator) or any(
+            padded.shape != value.shape for padded, value in zip(self._padding.pad(batch)[0].values(), batch.values()) if isinstance(value, torch.Tensor)
+        )
+
+    def _counts_padding(self) -> bool:
+        """Whether the loss is another one of a text that is filled up."""
+        shorter = self._padding.shorter(self._row)
+        try:
+            filled, _ = self._padding.pad(shorter)
+        except InputError:  # Such a batch is refused when it comes.
+            return False
+        return not self._same_loss(filled, shorter)
+
     def _reads_num_items(self, trainer: Any) -> bool:
         """Whether the model's loss is a sum over `num_items_in_batch`. Many take the argument, and do without."""
         if not trainer.model_accepts_loss_kwargs or "labels" not in self._row:
@@ -107,6 +200,8 @@ class TrainerModel(AcceleratedModel):
 
     def _returned(self, batch: Mapping[str, Any]) -> Any:
         """What the module itself returns, as it is here."""
+        if self._own_loss is not None:
+            return self._own_loss.evaluated(batch)[1]
         was_training = self.module.training
         self.module.eval()
         try:
@@ -130,7 +225,13 @@ class TrainerModel(AcceleratedModel):
             ) from error
 
     def _update(self) -> None:
-        super()._update()
+        try:
+            super()._update()
+        except UnlikeWeightsError as error:
+            raise InputError(
+                "a step has batches whose losses are over different num_items_in_batch, as where a stream of data has ended in the middle of a step and its "
+                "gradients stay for the next one; let it give a multiple of gradient_accumulation_steps batches"
+            ) from error
         trainer = self.trainer
         if trainer is not None and self.last_step is not None and hasattr(trainer.optimizer, "_is_overflow"):
             # In float16; the schedule stays then, as with a GradScaler.
@@ -170,6 +271,57 @@ class TrainerModel(AcceleratedModel):
         """What changes when a tensor of the module does."""
         return {name: (t.data_ptr(), t._version) for name, t in self.module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
 
+    # --- A loss that the trainer computes -------------------------------------------------------------------------------
+
+    def compute_loss(self, compute: Callable[..., Any], inputs: dict[str, Any], return_outputs: bool, num_items: Any) -> Any:
+        """As `compute`, the trainer's own, of this model. Where that is a function of its inputs, the job has it, from the first batch on."""
+        trainer = self.trainer
+        if self._session is None:
+            self._start_with(trainer, compute, inputs, num_items)
+        if (own := self._own_loss) is None:
+            return compute(self, inputs, return_outputs=return_outputs, num_items_in_batch=num_items)
+        if not (self.training and torch.is_grad_enabled()):
+            self.refresh()
+            return compute(self if self._evaluates_in_job else self.module, inputs, return_outputs=return_outputs, num_items_in_batch=num_items)
+        own.check(trainer)
+        padded, lengths = self._padding.pad(self._batch((), dict(inputs)))
+        outputs = self._forward_in_training(padded, float(num_items) if own.is_sum else None)
+        return (outputs.loss, self._whole(dict(outputs), lengths)) if return_outputs else outputs.loss
+
+    def _start_with(self, trainer: Any, compute: Callable[..., Any], inputs: Mapping[str, Any], num_items: Any) -> None:
+        """Begins the job with that loss in its graph, if it can be."""
+        batch = self._batch((), dict(inputs))
+        with _same_randomness():
+            if own_compute_loss(trainer) and isinstance(self._returned(_samples(batch)), Mapping):
+                return
+            own = _own_loss_of(trainer, compute, self.module, batch, num_items is not None)
+        if own.is_own:
+            return
+        self._no_gradients = (
+            "compute_loss is computed here, and uses what the model returns beside its loss, whose gradients do not go back to the workers; let it give the "
+            "model no labels, and compute the whole loss itself"
+        )
+        in_training = [name for name, m in self.module.named_modules() if differs_in_training(m)]
+        if own.impure and in_training:
+            raise InputError(
+                f"compute_loss {own.impure}, so that the workers cannot compute it, and the model computes otherwise in training than in evaluation "
+                f"({', '.join(in_training[:3])}), so that it cannot be computed here: let it be a function of the model and the batch alone"
+            )
+        if own.impure:
+            _log.warning("tacc: compute_loss %s, so it is computed here at each step, from what the model returns", own.impure)
+            return
+        self._own_loss, self._loss = own, own.traced()
+        # What is one number of a batch is another one of parts of it.
+        self._evaluates_in_job = own.calls_once and all(t.dim() > 0 for t in self._tensors(_samples(batch)).values())
+        try:
+            self._start(batch)
+        except InputError as error:
+            if self._job is not None or in_training:
+                raise
+            self._own_loss = self._loss = None
+            self._options.mean_over = "step"
+            _log.warning("tacc: compute_loss cannot be in the job's graph, so it is computed here at each step, from what the model returns: %s", error)
+
     # --- Forward --------------------------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -183,12 +335,14 @@ class TrainerModel(AcceleratedModel):
             return self._trained(padded, lengths, num_items)
         if self._model.cotangents:
             return self._whole(self._outputs_here(padded), lengths)
-        return self._evaluated_in_parts(padded, lengths, None if num_items is None or not self._sums_over_items else float(num_items))
+        return self._evaluated_in_parts(batch, None if num_items is None or not self._sums_over_items else float(num_items))
 
     def _trained(self, padded: dict[str, Any], lengths: dict[str, int], num_items: Any) -> Any:
         if self._model.cotangents:
             return self._whole(self._forward_here(padded), lengths)
-        return super().forward(**padded, **({"num_items_in_batch": num_items} if self._sums_over_items else {}))
+        outputs = super().forward(**padded, **({"num_items_in_batch": num_items} if self._sums_over_items else {}))
+        names = list(pytree.tree_unflatten(self._model.graph.leaves, self._model.graph.structure))
+        return ModelOutputs(outputs.loss, names, lambda: self._whole(outputs.copy(), lengths))
 
     def _as_returned(self, values: dict[str, torch.Tensor]) -> Any:
         return values  # `_whole` makes it of these.
@@ -206,12 +360,19 @@ class TrainerModel(AcceleratedModel):
 
     def _parts(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The batch in parts that have at most as many samples as the job's."""
-        size, rows = self._batches.size, _rows(batch)
+        rows = _rows(batch)
+        size = self._batches.size if self._batches.has_samples else rows
         for first in range(0, rows, size):
-            yield {k: v[first : first + size] if isinstance(v, torch.Tensor) and v.dim() > 0 and len(v) == rows else v for k, v in batch.items()}
+            yield {k: v[first : first + size] if _is_of(v, rows) else v for k, v in batch.items()}
 
-    def _evaluated_in_parts(self, padded: dict[str, Any], lengths: dict[str, int], num_items: float | None) -> Any:
-        loss, values = self._mean(padded, num_items, outputs=self.wants_outputs)
+    def _evaluated_in_parts(self, batch: dict[str, Any], num_items: float | None) -> Any:
+        padded, lengths = self._padding.pad(batch)
+        loss, values = self._mean(padded, num_items, outputs=self.wants_outputs or self._own_loss is not None)
+        if self._own_loss is not None:
+            return self._whole(values, lengths)
+        if loss is None and "loss" in self._names() and set(self._row) <= set(batch):
+            self.refresh()
+            loss = self._loss_of(batch, num_items)  # What would fill it up would count.
         if not self.wants_outputs:
             return _LossFirst(loss, self._names(), lambda: self._whole(self._mean(padded, num_items, outputs=True)[1], lengths))
         return self._whole(values if loss is None else {**values, "loss": loss}, lengths)
@@ -236,11 +397,25 @@ class TrainerModel(AcceleratedModel):
         return result
 
 
-class _LossFirst(ModelOutputs):
-    """The loss, and outputs that are computed when they are looked at."""
+class _LossFirst(Mapping[str, Any]):
+    """The loss, and outputs that are computed when they are looked at. It is no dict, of which Trainer would look at all."""
+
+    def __init__(self, loss: torch.Tensor | None, names: list[str], fetch: Callable[[], Mapping[str, Any]]):
+        self._outputs = ModelOutputs(loss, names, fetch)
 
     def __getitem__(self, key: Any) -> Any:
-        return _Later(lambda: super(_LossFirst, self).__getitem__(key)) if isinstance(key, slice) else super().__getitem__(key)
+        return _Later(lambda: self._outputs[key]) if isinstance(key, slice) else self._outputs[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._outputs, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
 
 
 class _Later(Sequence[Any]):
@@ -254,9 +429,26 @@ class _Later(Sequence[Any]):
         return len(self._make())
 
 
+def _own_loss_of(trainer: Any, compute: Callable[..., Any], module: torch.nn.Module, batch: Mapping[str, Any], has_items: bool) -> TrainerLoss:
+    """Of two samples, which are quicker; if it cannot be computed of these, of the whole batch."""
+    try:
+        return TrainerLoss(compute, trainer, module, _samples(batch, 2), has_items=has_items)
+    except Exception:
+        return TrainerLoss(compute, trainer, module, batch, has_items=has_items)
+
+
 def _targets(batch: Mapping[str, Any], count: int) -> int:
     labels = batch.get("labels")
     return int((labels != IGNORED).sum()) if isinstance(labels, torch.Tensor) and not labels.is_floating_point() else count
+
+
+def _left_over(trainer: Any) -> int:
+    """Samples of the last batch of an epoch, if it has fewer than the others and the training comes to it; 0 where nobody knows."""
+    data, args, size = trainer.train_dataset, trainer.args, trainer._train_batch_size
+    if not hasattr(data, "__len__") or args.dataloader_drop_last or len(data) < size:
+        return 0
+    batches = trainer.state.max_steps * args.gradient_accumulation_steps
+    return len(data) % size if batches > len(data) // size else 0
 
 
 def _whole(batch: Mapping[str, Any], size: int, dataset: Any) -> dict[str, Any]:
@@ -265,18 +457,37 @@ def _whole(batch: Mapping[str, Any], size: int, dataset: Any) -> dict[str, Any]:
     if rows >= size or (hasattr(dataset, "__len__") and len(dataset) <= rows):
         return dict(batch)
     index = torch.arange(size) % rows
-    return {k: v[index] if isinstance(v, torch.Tensor) and v.dim() > 0 and len(v) == rows else v for k, v in batch.items()}
+    return {k: v[index] if _is_of(v, rows) else v for k, v in batch.items()}
 
 
 def _rows(batch: Mapping[str, Any]) -> int:
     return next((len(v) for v in batch.values() if isinstance(v, torch.Tensor) and v.dim() > 0), 1)
 
 
-def _sample(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The sample of a batch with the most labels, as a batch."""
+def _is_of(value: Any, rows: int) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == rows
+
+
+def _samples(batch: Mapping[str, Any], count: int = 1) -> dict[str, Any]:
+    """The samples of a batch with the most labels, as a batch."""
     labels, rows = batch.get("labels"), _rows(batch)
-    row = int((labels != IGNORED).reshape(rows, -1).sum(1).argmax()) if isinstance(labels, torch.Tensor) and len(labels) == rows else 0
-    return {k: v[row : row + 1] if isinstance(v, torch.Tensor) and v.dim() > 0 and len(v) == rows else v for k, v in batch.items()}
+    index = torch.arange(rows)
+    if _is_of(labels, rows):
+        index = (labels != IGNORED).reshape(rows, -1).sum(1).sort(descending=True, stable=True).indices
+    return {k: v[index[:count]] if _is_of(v, rows) else v for k, v in batch.items()}
+
+
+@contextmanager
+def _in_double(module: torch.nn.Module) -> Iterator[None]:
+    """With parameters and buffers in float64."""
+    before = [(t, t.data) for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+    try:
+        for tensor, data in before:
+            tensor.data = data.double()
+        yield
+    finally:
+        for tensor, data in before:
+            tensor.data = data
 
 
 @contextmanager

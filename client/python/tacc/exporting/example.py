@@ -72,15 +72,19 @@ class Example:
 
     def call(self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """The model's outputs for these tensors, and the batch that they make."""
-        leaves: list[Any] = [self._constants.get(i) for i in range(len(self._constants) + len(self._order))]
-        for i, leaf in zip(self._order, self.leaves):
-            leaves[i] = tensors[leaf.name]
-        batch = pytree.tree_unflatten(leaves, self._spec)
+        batch = self.batch_of(tensors)
         if isinstance(batch, dict):
             taken = {k: v for k, v in batch.items() if not self._has_loss or self._forward.takes(k)}
             return model(**taken), batch
         taken_args = batch[: self._forward.num_taken(len(batch))] if self._has_loss else batch
         return model(*taken_args), tuple(batch)
+
+    def batch_of(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """The batch that these tensors make."""
+        leaves: list[Any] = [self._constants.get(i) for i in range(len(self._constants) + len(self._order))]
+        for i, leaf in zip(self._order, self.leaves):
+            leaves[i] = tensors[leaf.name]
+        return pytree.tree_unflatten(leaves, self._spec)
 
     def for_tracing(self, *, any_batch: bool) -> dict[str, torch.Tensor]:
         """The tensors; of any batch, with a number of samples that is neither 1, which export takes for a constant, nor the size of another dim."""

@@ -16,7 +16,7 @@ from tacc.exporting.coverage import coverage_of
 from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, is_fixed, text
-from tacc.exporting.forward import ForwardWithLoss, Loss, with_batched_experts, without_cache
+from tacc.exporting.forward import ForwardWithLoss, Loss, LossWithModel, with_batched_experts, without_cache
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
 from tacc.exporting.losses import sum_and_count
@@ -32,10 +32,11 @@ from tacc.exporting.patterns.stochastic_depth import find_stochastic_depth
 from tacc.exporting.patterns.table_lookup import find_table_lookups
 from tacc.exporting.results import Exported, ExportError, GraphInput, UnsupportedOpsError
 from tacc.exporting.rows import TABLE
-from tacc.exporting.samples import ignorable_targets, samples_meet
+from tacc.exporting.samples import ignorable_targets, made_by, samples_meet
 from tacc.exporting.source import without_prefix
 from tacc.exporting.tokens import next_token_loss, token_example
 from tacc.exporting.trace import trace
+from tacc.exporting.weighted_rows import ROW_WEIGHTS
 from tacc.exporting.weights import init_of, write_safetensors
 
 GRAPH, WEIGHTS, DESCRIPTION, CONFIG = "model.graph", "model.safetensors", "export.json", "config.json"
@@ -81,9 +82,10 @@ class ExportedGraph:
 
 
 def export_graph(
-    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False
+    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False, weighs_rows: bool = False
 ) -> ExportedGraph:
-    """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets."""
+    """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets. With
+    `weighs_rows` the graph may have the input `row_weights`, as `weighted_rows` says."""
     if tokens is not None:
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
@@ -92,7 +94,7 @@ def export_graph(
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
     with without_cache(model), with_batched_experts(model):
-        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples)
+        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples, weighs_rows=weighs_rows)
     if made.lowering.refused:
         raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
@@ -124,23 +126,25 @@ class _Made:
     targets: list[str]
 
 
-def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool, by_samples: bool) -> _Made:
+def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], **options: bool) -> _Made:
     """Of any number of samples and tokens if the model can be, else of fewer kinds of batches."""
     tries = [(True, True), (True, False), (False, False)] if example.seq_len is not None else [(True, False), (False, False)]
     for any_batch, any_length in tries:
         try:
-            return _Exporter(model, example, loss, is_tokens, by_samples).run(any_batch=any_batch, any_length=any_length)
+            return _Exporter(model, example, loss, **options).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
             notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
     raise ExportError(notes[-1])
 
 
 class _Exporter:
-    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool, by_samples: bool):
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, *, is_tokens: bool, by_samples: bool, weighs_rows: bool):
         self._module = ForwardWithLoss(model, example, loss)
         self._example = example
         self._is_tokens = is_tokens
         self._by_samples = by_samples
+        self._weighs_rows = weighs_rows
+        self._is_sum = isinstance(loss, LossWithModel) and loss.is_sum
         self._extents = Extents()
         self._tensors: dict[str, torch.Tensor] = {}
         self._roles: dict[str, str] = {}
@@ -239,7 +243,11 @@ class _Exporter:
         g.module = g.source = ""
         changed = self._changed_buffers(program, returned[:num_changed])
         has_batch = any("B" in i.dims for i in self._inputs)
-        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch, by_samples=self._by_samples)
+        weighs = self._weighs_rows and has_batch and all(i.name != ROW_WEIGHTS for i in self._inputs)
+        loss = g.cast(values.pop("loss"), "f32")
+        loss, count = sum_and_count(g, loss, has_batch=has_batch, by_samples=self._by_samples, is_sum=self._is_sum, weighs_rows=weighs)
+        if any(node.op == "input" and node.symbol == ROW_WEIGHTS for node in made_by([loss])):
+            self._inputs.append(GraphInput(ROW_WEIGHTS, (ROW_WEIGHTS,), "f32", ["B"]))
         outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
         for name, value in [*outputs, *((f"buffer:{name}", value) for name, value in changed.items())]:
             g.add("output", [value], [], symbol=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,21 @@ from torch.utils import _pytree as pytree
 from tacc.errors import InputError
 from tacc.exporting.example import Example
 
-Loss = Callable[[Any, Any], torch.Tensor]
+
+@dataclass(frozen=True)
+class LossWithModel:
+    """A loss that calls the model itself.
+
+    Attributes:
+        compute: Of the model and a batch, the loss and what the model is to return.
+        is_sum: It is a sum over samples, and no mean.
+    """
+
+    compute: Callable[[torch.nn.Module, Any], tuple[torch.Tensor, Any]]
+    is_sum: bool = False
+
+
+Loss = Callable[[Any, Any], torch.Tensor] | LossWithModel
 
 
 class Returned:
@@ -35,8 +50,7 @@ class ForwardWithLoss(torch.nn.Module):  # type: ignore[misc]
         self._loss = loss
 
     def forward(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        outputs, batch = self._example.call(self.model, tensors)
-        loss = _own_loss(outputs) if self._loss is None else self._loss(outputs, batch)
+        loss, outputs = self._computed(tensors)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             what = "the model's loss" if self._loss is None else "what loss= returns"
             raise InputError(f"{what} is {_described(loss)}; wanted a tensor with one element")
@@ -52,6 +66,12 @@ class ForwardWithLoss(torch.nn.Module):  # type: ignore[misc]
             if is_returned:
                 named[name] = leaf
         return named
+
+    def _computed(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+        if isinstance(self._loss, LossWithModel):
+            return self._loss.compute(self.model, self._example.batch_of(tensors))
+        outputs, batch = self._example.call(self.model, tensors)
+        return _own_loss(outputs) if self._loss is None else self._loss(outputs, batch), outputs
 
 
 class NoLossError(InputError):

@@ -13,13 +13,13 @@ _MOVES = ("cast", "reshape", "slice", "pad", "concat", "transpose", "broadcast")
 
 def samples_meet(outputs: Iterable[Value]) -> bool:
     """Whether one of these depends on more than its own sample, as in evaluation: batch norms have their running statistics then."""
-    return any(_meets(node) for node in _made_by(outputs))
+    return any(_meets(node) for node in made_by(outputs))
 
 
 def ignorable_targets(loss: Value, count: Value) -> set[str]:
     """The inputs that are targets of cross-entropies, of which a loss of evaluation is made without anything else that is summed over samples."""
     found: set[str] = set()
-    for node in _made_by([loss, count]):
+    for node in made_by([loss, count]):
         if node.op == "cross_entropy":
             if node.operands[1].dims[:1] != node.operands[0].dims[:1] or (label := _input_behind(node.operands[1])) is None:
                 return set()
@@ -43,7 +43,8 @@ def _input_behind(value: Value) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _made_by(values: Iterable[Value]) -> set[Node]:
+def made_by(values: Iterable[Value]) -> set[Node]:
+    """The nodes that they are made of, in evaluation."""
     found: set[Node] = set()
     stack = [v.node for v in values]
     while stack:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+_SLICE = re.compile(r"\bslice\([^()]*\)\.")
 _OURS = ("/tacc/exporting/", "/torch/", "<eval_with_key>")
 
 
@@ -42,8 +43,8 @@ def module_type(node: torch.fx.Node) -> str:
 
 
 def without_prefix(path: str, prefix: str) -> str:
-    """The path as the user's model has it. A module that is called twice is PATH@1 the second time."""
-    path = path.partition("@")[0]
+    """The path as the user's model has it. A module that is called twice is PATH@1 the second time; one of `layers[:2]` is in layers.slice(..)."""
+    path = _SLICE.sub("", path.partition("@")[0])
     if path == prefix:
         return ""
     return path.removeprefix(prefix + ".") if path.startswith(prefix + ".") else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import torch
@@ -40,7 +42,8 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, (tensors,), dynamic_shapes=(shapes,), strict=False)
+            with redirect_stderr(StringIO()):  # Of what it cannot trace it prints the whole graph.
+                program = torch.export.export(module, (tensors,), dynamic_shapes=(shapes,), strict=False)
         except InputError:
             raise
         except Exception as error:
