@@ -18,6 +18,7 @@ from tacc.client import Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
 from tacc.extras import what_to_install
 from tacc.live.answers import DTYPES, number, outputs_of, states_of
+from tacc.live.packing import Packer
 from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
 
 if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
@@ -118,8 +119,9 @@ class StagedBatch:
         state: What the step takes as `state` if the caller gives none.
     """
 
-    def __init__(self, slot: int, num_micro_batches: int):
+    def __init__(self, slot: int, num_micro_batches: int, packed: dict[int, bytes]):
         self._slot = slot
+        self._packed = packed  # By offset in the slot: what goes over TCP in place of what lies there.
         self._is_used = False
         self.num_micro_batches = num_micro_batches
         self.state: bytes | None = None
@@ -180,6 +182,7 @@ class Session:
         self._uses_memory = shared_memory
         self._links: list[Link] = []
         self._memory: Memory | None = None
+        self._packer = Packer()
         self._serial = 0
         self._attempt = 0
         self._is_closed = False
@@ -245,7 +248,23 @@ class Session:
                     place = self._place(slot, part)
                     for to, index in part.index:
                         np.copyto(place[to], source[index], casting="same_kind")
-        return StagedBatch(slot, count)
+        return StagedBatch(slot, count, self._pack(slot, count))
+
+    def _pack(self, slot: int, count: int) -> dict[int, bytes]:
+        """Compresses what ranks elsewhere read; what several of them read once."""
+        packed: dict[int, bytes] = {}
+        seen: set[int] = set()
+        for of_rank, link in zip(self._parts, list(self._links)):
+            if link.is_local:
+                continue
+            rate = link.bytes_per_second
+            for part in (part for of_batch in of_rank[:count] for part in of_batch):
+                if part.offset in seen:
+                    continue
+                seen.add(part.offset)
+                if data := self._packer.pack(part.name, self._place(slot, part), rate):
+                    packed[part.offset] = data
+        return packed
 
     def discard(self, batch: StagedBatch) -> None:
         """Gives the memory of a staged batch back, which no step is to use. One that was used has done so.
@@ -491,7 +510,9 @@ class Session:
                 begin = staged._slot * self._slot_bytes
                 header["offsets"] = [[begin + part.offset for part in of_batch] for of_batch in parts]
             else:
-                payload += [self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
+                payload += [staged._packed.get(part.offset) or self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
+                if any(part.offset in staged._packed for of_batch in parts for part in of_batch):
+                    header["packed"] = [[len(staged._packed.get(part.offset, b"")) for part in of_batch] for of_batch in parts]
         if state is not None:
             header["state_bytes"] = len(state)
             payload += [state] if state else []
