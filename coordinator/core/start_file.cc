@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "protocol/start_file.h"
 #include "text/utf8.h"
@@ -213,6 +214,7 @@ const char* WeightsOf(const v1::JobSpec& spec, absl::string_view compiled) {
 std::string ModelDir(const v1::JobSpec& spec) {
   if (spec.model().has_path()) return spec.model().path();
   const std::string& graph = spec.model().graph();
+  if (!UploadId(graph).empty()) return graph;
   return graph.substr(0, std::max<size_t>(1, graph.rfind('/')));
 }
 
