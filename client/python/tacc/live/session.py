@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tacc import calls
-from tacc.client import Job
+from tacc.client import Client, Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
 from tacc.extras import what_to_install
 from tacc.live.answers import DTYPES, number, outputs_of, states_of
@@ -212,6 +212,11 @@ class Session:
     # --- What it does -------------------------------------------------------------------------------------------------
 
     @property
+    def client(self) -> Client:
+        """Of the coordinator that has the job."""
+        return self._job._client
+
+    @property
     def micro_batch_size(self) -> int:
         """Samples of a micro-batch, over all ranks."""
         return self.global_batch_size // self.num_micro_batches
@@ -401,12 +406,15 @@ class Session:
         """Puts tensors of a folder into the states that they are named as; the others stay as they are. A restart that goes back behind it undoes it.
 
         Args:
-            folder: With `model.safetensors`, or several files with an index. The workers see it under this path.
+            folder: With `model.safetensors`, or several files with an index. The workers see it under this path; or it is what `Client.upload`
+                returned.
 
         Raises:
             TaccError: A tensor is no state, or has another shape, and nothing was changed; or there is a step under way.
         """
-        self._ask("load", None, fields={"path": os.path.abspath(folder)})
+        name = os.fspath(folder)
+        is_upload = name.startswith(calls.UPLOAD_PREFIX)
+        self._ask("load", None, fields={"upload": name.removeprefix(calls.UPLOAD_PREFIX)} if is_upload else {"path": os.path.abspath(name)})
 
     def save(self, *, state: bytes | None = None) -> str:
         """Writes a checkpoint. Those of `checkpoint.save_steps` are written by themselves.
