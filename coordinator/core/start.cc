@@ -16,11 +16,8 @@ namespace {
 // ranks, which names the one that is missing.
 constexpr double kRankTimeoutAfterSeconds = 30;
 
-// The upload that the job's ranks read; empty: none. A graph whose weights are random is in their programs.
-std::string UploadOf(const JobState& job) {
-  const v1::ModelSpec& model = job.spec.model();
-  return model.has_path() || job.summary.weights == "pretrained" ? UploadId(ModelDir(job.spec)) : "";
-}
+// The upload that the job's ranks read; empty: none.
+std::string UploadOf(const JobState& job) { return UploadId(ModelDir(job.spec)); }
 
 }  // namespace
 

@@ -173,7 +173,9 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start.world = static_cast<int>(job.attempt->ranks.size());
   start.threads = job.compile.device().threads();
   const bool is_pretrained = WeightsOf(spec, job.summary.weights) == absl::string_view("pretrained");
-  start.model_dir = spec.model().has_path() || is_pretrained ? ModelDir(spec) : "";
+  const std::string model_dir = ModelDir(spec);
+  // Of a graph with random weights it has nothing to read; but an export copies that of an upload from there.
+  start.model_dir = spec.model().has_path() || is_pretrained || !UploadId(model_dir).empty() ? model_dir : "";
   start.adapter_dir = spec.train().lora().init_from();
   start.weights = is_pretrained ? protocol::StartFile::Weights::kPretrained : protocol::StartFile::Weights::kRandom;
   start.seed = spec.train().seed();

@@ -64,6 +64,7 @@ def main(address: str) -> None:
             found["job"] = model.job.id
     found["weight_bytes"] = sum(p.numel() * 4 for p in reference.parameters())
     with tacc.Client(address, start=False) as client:
+        found["exported"] = [client.job(f"remote-{round_}").wait(60, progress=False).exported_path for round_ in range(2)]
         found["graph"] = [client.job(f"remote-{round_}").status().spec["model"]["graph"] for round_ in range(2)]
     print(json.dumps(found))
 

@@ -32,6 +32,9 @@ def test_a_model_trains_without_a_path_in_common(tmp_path):
         for losses in found["losses"]:
             assert losses == pytest.approx(found["wanted"], rel=1e-5)
         assert found["error"] < 1e-5 and found["loaded"] == 0
+        # The export, in the workers' folder, has the graph.
+        for path in found["exported"]:
+            assert {"model.graph", "model.safetensors"} <= set(b.run(f"ls {path}").stdout.split())
 
         # Two jobs of one model, and states of each that are the model's own: the weights went up once, the states once, and each to the machine
         # of both workers once.

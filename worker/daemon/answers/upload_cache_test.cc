@@ -19,9 +19,9 @@ constexpr double kSoonSeconds = 20;
 class UploadCacheTest : public ::testing::Test {
  protected:
   void SetUp() override { coordinator_.Start(); }
-  std::unique_ptr<UploadCache> NewDaemon(double patience_seconds = 20) {
+  std::unique_ptr<UploadCache> NewDaemon(double patience_seconds = 20, const std::string& machine = "machine") {
     return std::make_unique<UploadCache>(
-        UploadCache::Options{coordinator_.address(), directory_.File("uploads"), {}, patience_seconds});
+        UploadCache::Options{coordinator_.address(), directory_.File(machine), {}, patience_seconds});
   }
   static absl::Status FetchAndHold(UploadCache& cache, const std::string& id) {
     cache.Fetch(id);
@@ -52,6 +52,14 @@ TEST_F(UploadCacheTest, TheDaemonsOfAMachineFetchAnUploadOnce) {
       coordinator_.AddUpload({{"model.graph", "other"}, {"model.safetensors", std::string(1000, 'w')}});
   EXPECT_TRUE(FetchAndHold(*daemons[0], other).ok());
   EXPECT_EQ(coordinator_.sent_bytes(), 1010);
+}
+
+TEST_F(UploadCacheTest, ThreeMachinesOfTwoRanksCostTheCoordinatorsLinkThreeTimesTheModel) {
+  const std::string id = coordinator_.AddUpload({{"model.safetensors", std::string(1000, 'w')}});
+  for (const char* machine : {"a", "b", "c"}) {
+    for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(FetchAndHold(*NewDaemon(20, machine), id).ok());
+  }
+  EXPECT_EQ(coordinator_.sent_bytes(), 3 * 1000);
 }
 
 TEST_F(UploadCacheTest, AConnectionThatBreaksGoesOnWhereItWas) {
