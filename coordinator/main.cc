@@ -110,6 +110,11 @@ int main(int argc, char** argv) {
          "checkpoints stay)")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
+  std::string max_uploads;
+  app.add_option(
+      "--max-uploads", max_uploads,
+      "Room for folders that clients upload, such as 200GiB; those that were used longest ago make place for "
+      "new ones (default: half of the file system of --state-dir)");
   app.add_option("--exit-with-parent-fd", parent_fd, "End when this file descriptor reads end-of-file")
       ->check(CLI::Range(0, 1 << 20));
   try {
@@ -119,6 +124,12 @@ int main(int argc, char** argv) {
     return Fail(std::string(error.what()) + "; see tacc-coordinator --help", tacc::kExitBadInput);
   }
   if (insecure) options.exposure = tacc::coordinator::ServerOptions::Exposure::kInsecure;
+
+  if (!max_uploads.empty()) {
+    const absl::StatusOr<int64_t> bytes = tacc::ParseBytes(max_uploads);
+    if (!bytes.ok()) return Fail("--max-uploads: " + std::string(bytes.status().message()), tacc::kExitBadInput);
+    options.max_upload_bytes = *bytes;
+  }
 
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);

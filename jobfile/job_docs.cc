@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "google/protobuf/compiler/importer.h"
 #include "google/protobuf/descriptor.h"
+#include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "tacc/v1/options.pb.h"
 
@@ -207,6 +208,7 @@ class Writer {
     if (field.is_repeated())
       type = field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "list of numbers" : "list of text";
     for (const std::string& word : rule.path_word()) absl::StrAppend(&type, ", `", word, "`");
+    if (rule.upload()) absl::StrAppend(&type, ", `", kUploadPrefix, "ID`");
     std::vector<std::string> bounds;
     if (rule.has_min()) bounds.push_back(absl::StrCat("at least ", rule.min()));
     if (rule.has_above()) bounds.push_back(absl::StrCat("more than ", rule.above()));

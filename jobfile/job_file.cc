@@ -21,6 +21,7 @@
 #include "jobfile/scalar.h"
 #include "jobfile/yaml_tree.h"
 #include "machine/tacc_python.h"
+#include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "tacc/v1/options.pb.h"
 #include "text/nearest_name.h"
@@ -296,7 +297,8 @@ class Reader {
         return;
       }
       const auto& words = rule.path_word();
-      if (std::find(words.begin(), words.end(), value) == words.end()) text = Resolve(value, node.place);
+      const bool is_upload = rule.upload() && absl::StartsWith(value, kUploadPrefix);
+      if (!is_upload && std::find(words.begin(), words.end(), value) == words.end()) text = Resolve(value, node.place);
     }
     message->GetReflection()->SetString(message, field, text);
   }

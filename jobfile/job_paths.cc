@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "machine/tacc_python.h"
+#include "proto/tacc/v1/upload_name.h"
 #include "tacc/v1/options.pb.h"
 
 namespace tacc::jobfile {
@@ -33,6 +34,7 @@ void CheckPaths(const Message& message, const std::string& path, std::vector<std
     const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
     if (!rule.has_is_read()) continue;
     const std::string value = message.GetReflection()->GetString(message, field);
+    if (rule.upload() && absl::StartsWith(value, kUploadPrefix)) continue;
     std::error_code ignored;
     const auto& words = rule.path_word();
     if (std::find(words.begin(), words.end(), value) == words.end() &&

@@ -19,6 +19,10 @@ constexpr Metric kMetrics[] = {
     {"tacc_workers", Scope::kState, "", "Workers by state."},
     {"tacc_coordinator_commits_total", Scope::kCoordinator, "", "Transactions written to the coordinator's database."},
     {"tacc_coordinator_commit_seconds_total", Scope::kCoordinator, "", "Time spent in them."},
+    {"tacc_coordinator_upload_received_bytes_total", Scope::kCoordinator, "",
+     "Bytes of files that clients have uploaded."},
+    {"tacc_coordinator_upload_sent_bytes_total", Scope::kCoordinator, "",
+     "Bytes of uploads that daemons have fetched, each once for its machine."},
 
     {"tacc_job_state", Scope::kJobState, "", "1 for the state that the job is in, 0 for the others."},
     {"tacc_job_step", Scope::kJob, "step", "Updates done."},

@@ -67,6 +67,11 @@ struct ExportedEvent {
   static constexpr char kName[] = "exported";
   std::string path;
 };
+// For the daemon, which answers with the command `fetched`.
+struct FetchEvent {
+  static constexpr char kName[] = "fetch";
+  std::string upload;  // Its id.
+};
 struct WarningEvent {
   static constexpr char kName[] = "warning";
   std::string code;
@@ -137,6 +142,8 @@ template <>
 inline constexpr auto kEventFields<ReportEvent> = std::make_tuple(EventField{"path", &ReportEvent::path});
 template <>
 inline constexpr auto kEventFields<ExportedEvent> = std::make_tuple(EventField{"path", &ExportedEvent::path});
+template <>
+inline constexpr auto kEventFields<FetchEvent> = std::make_tuple(EventField{"upload", &FetchEvent::upload});
 template <>
 inline constexpr auto kEventFields<WarningEvent> =
     std::make_tuple(EventField{"code", &WarningEvent::code}, EventField{"message", &WarningEvent::message});

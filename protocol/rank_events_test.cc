@@ -26,8 +26,9 @@ nlohmann::json ExampleOf() {
 
 template <typename Event>
 class RankEventsTest : public ::testing::Test {};
-using Events = ::testing::Types<StartedEvent, ListeningEvent, ReadyEvent, CheckpointEvent, TraceEvent, ReportEvent,
-                                ExportedEvent, WarningEvent, FailedEvent, LogEvent, FinishedEvent, StoppedEvent>;
+using Events =
+    ::testing::Types<StartedEvent, ListeningEvent, ReadyEvent, CheckpointEvent, TraceEvent, ReportEvent, ExportedEvent,
+                     FetchEvent, WarningEvent, FailedEvent, LogEvent, FinishedEvent, StoppedEvent>;
 TYPED_TEST_SUITE(RankEventsTest, Events);
 
 TYPED_TEST(RankEventsTest, ThePageHasAnExampleWithAllFieldsThatAreAlwaysThere) {

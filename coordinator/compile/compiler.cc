@@ -157,8 +157,9 @@ void Compiler::Loop() {
 void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done done) {
   auto work = std::make_shared<Work>();
   work->job = start.job;
-  work->run = [this, start, spec, done = std::move(done)](const std::atomic<bool>& cancel) {
+  work->run = [this, start, given = spec, done = std::move(done)](const std::atomic<bool>& cancel) {
     if (cancel) return;
+    const v1::JobSpec spec = WithUploadsAt(given, options_.upload_path);
     const auto began = std::chrono::steady_clock::now();
     auto compiled = [&]() -> absl::StatusOr<CompileDone> {
       // A new folder each time: what an earlier compilation made stays whole until the log names another.
@@ -209,7 +210,7 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       if (config.ok()) parts.config_json = *std::move(config);
       parts.summary = result.summary;
       parts.data = result.data;
-      absl::StatusOr<std::string> identity = Identity(spec, parts);
+      absl::StatusOr<std::string> identity = Identity(given, parts);
       if (!identity.ok()) return identity.status();
       result.identity = *std::move(identity);
       // Before the log names it.
@@ -239,7 +240,8 @@ void Compiler::Plan(const v1::JobSpec& spec, const PlanTarget& target, std::shar
                     Planned planned) {
   auto work = std::make_shared<Work>();
   work->cancel = std::move(cancel);
-  work->run = [this, spec, target, planned](const std::atomic<bool>& cancel) {
+  work->run = [this, spec = WithUploadsAt(spec, options_.upload_path), target,
+               planned](const std::atomic<bool>& cancel) {
     if (cancel) return planned(absl::CancelledError("the coordinator is stopping"));  // Or nobody waits.
     std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
     if (mkdtemp(dir.data()) == nullptr)

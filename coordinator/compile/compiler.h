@@ -32,6 +32,8 @@ class Compiler {
     // A tool that somebody else ends by a signal (the kernel for want of memory, an operator) is run again after so
     // many seconds, once for each entry.
     std::vector<double> retry_seconds = {1, 3, 9};
+    // Where a folder is that a client has uploaded, by its id.
+    std::function<std::string(const std::string& id)> upload_path;
   };
   // Called on the compiler's thread, once per Start that was not stopped.
   using Done = std::function<void(Input)>;

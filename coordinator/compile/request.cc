@@ -14,6 +14,7 @@
 #include "graph/ir/state_names.h"
 #include "graph/ir/text.h"
 #include "nlohmann/json.hpp"
+#include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::coordinator {
@@ -109,6 +110,14 @@ v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const st
     const bool is_narrow = residual_dtype == "bf16";
     spec.mutable_compute()->set_residual_dtype(is_narrow ? v1::RESIDUAL_DTYPE_BFLOAT16 : v1::RESIDUAL_DTYPE_FLOAT32);
   }
+  return spec;
+}
+
+v1::JobSpec WithUploadsAt(v1::JobSpec spec, const std::function<std::string(const std::string& id)>& path) {
+  v1::ModelSpec& model = *spec.mutable_model();
+  if (const std::string id = UploadId(model.path()); !id.empty()) model.set_path(path(id));
+  if (const std::string id = UploadId(model.graph()); !id.empty())
+    model.set_graph(absl::StrCat(path(id), "/", kUploadedGraph));
   return spec;
 }
 

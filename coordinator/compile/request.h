@@ -2,6 +2,7 @@
 #ifndef TACC_COORDINATOR_COMPILE_REQUEST_H_
 #define TACC_COORDINATOR_COMPILE_REQUEST_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct PlanTarget {
   // JSON object of a cluster file (docs/planning.md) in place of them; empty: none.
   std::string cluster;
 };
+
+// The job with paths of this machine in place of what a client has uploaded. `path`: of an upload's folder, by its id.
+v1::JobSpec WithUploadsAt(v1::JobSpec spec, const std::function<std::string(const std::string& id)>& path);
 
 // What `tacc-data check` would say of data that a client sends: a JSON object with the length of a sample.
 std::string ClientDataFacts(const v1::JobSpec& spec);

@@ -7,6 +7,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/resume.h"
 #include "coordinator/core/start_file.h"
+#include "proto/tacc/v1/upload_name.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 // A rank's own time-out of a collective only says that it waited. It comes later than the coordinator's look at all
 // ranks, which names the one that is missing.
 constexpr double kRankTimeoutAfterSeconds = 30;
+
+// The upload that the job's ranks read; empty: none.
+std::string UploadOf(const JobState& job) { return UploadId(ModelDir(job.spec)); }
 
 }  // namespace
 
@@ -24,6 +28,14 @@ void Core::StartPathCheck(JobState* job, const std::vector<std::string>& workers
   check.deadline = now_.steady + options_.path_check_seconds;
   job->check = std::move(check);
   for (const std::string& name : workers) members_.ByName(name)->reserved = job->id;
+  // All machines at once, not those of further ranks when rank 0's has it.
+  if (const std::string upload = UploadOf(*job); !upload.empty()) {
+    for (const std::string& name : workers) {
+      v1::AttachResponse message;
+      message.mutable_fetch_upload()->set_id(upload);
+      Send(*members_.ByName(name), std::move(message));
+    }
+  }
   SendPathCheck(job, workers.front(), v1::CHECK_PATHS_MODE_CLAIM);
 }
 
@@ -33,9 +45,13 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, v1::CheckPath
   request->set_request(++last_request_);
   const v1::JobSpec& spec = job->spec;
   for (const std::string& path : {spec.model().path(), spec.data().path(), spec.data().eval_path()}) {
-    if (!path.empty()) request->add_readable(path);
+    if (!path.empty() && UploadId(path).empty()) request->add_readable(path);
   }
-  if (spec.model().has_graph() && job->summary.weights == "pretrained") request->add_readable(ModelDir(spec));
+  if (const std::string upload = UploadOf(*job); !upload.empty()) {
+    request->add_uploads(upload);
+  } else if (spec.model().has_graph() && job->summary.weights == "pretrained") {
+    request->add_readable(ModelDir(spec));
+  }
   request->set_checkpoint_dir(spec.checkpoint().dir());
   request->set_owner(job->check->owner);
   request->set_mode(mode);
@@ -49,7 +65,7 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, v1::CheckPath
     }
   }
   request->set_has_run(job->HasRun());
-  request->set_model_dir(ModelDir(spec));
+  if (const std::string dir = ModelDir(spec); UploadId(dir).empty()) request->set_model_dir(dir);
   job->check->pending[last_request_] = worker;
   Send(*members_.ByName(worker), std::move(message));
 }

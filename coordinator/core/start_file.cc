@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "protocol/start_file.h"
 #include "text/utf8.h"
@@ -172,7 +173,9 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start.world = static_cast<int>(job.attempt->ranks.size());
   start.threads = job.compile.device().threads();
   const bool is_pretrained = WeightsOf(spec, job.summary.weights) == absl::string_view("pretrained");
-  start.model_dir = spec.model().has_path() || is_pretrained ? ModelDir(spec) : "";
+  const std::string model_dir = ModelDir(spec);
+  // Of a graph with random weights it has nothing to read; but an export copies that of an upload from there.
+  start.model_dir = spec.model().has_path() || is_pretrained || !UploadId(model_dir).empty() ? model_dir : "";
   start.adapter_dir = spec.train().lora().init_from();
   start.weights = is_pretrained ? protocol::StartFile::Weights::kPretrained : protocol::StartFile::Weights::kRandom;
   start.seed = spec.train().seed();
@@ -213,6 +216,7 @@ const char* WeightsOf(const v1::JobSpec& spec, absl::string_view compiled) {
 std::string ModelDir(const v1::JobSpec& spec) {
   if (spec.model().has_path()) return spec.model().path();
   const std::string& graph = spec.model().graph();
+  if (!UploadId(graph).empty()) return graph;
   return graph.substr(0, std::max<size_t>(1, graph.rfind('/')));
 }
 

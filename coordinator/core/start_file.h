@@ -35,7 +35,7 @@ std::vector<std::string> ChangedSettings(const std::string& before, const std::s
 
 // "pretrained" or "random": where the job's initial weights come from. `compiled`: Summary::weights.
 const char* WeightsOf(const v1::JobSpec& spec, absl::string_view compiled);
-// The folder with the model's files: model.path, or that of model.graph, an absolute path.
+// The folder with the model's files: model.path, or that of model.graph, an absolute path; or the name of an upload.
 std::string ModelDir(const v1::JobSpec& spec);
 
 // Folder of the exported model: `hf` of the job's folder, of a graph `model`.

@@ -106,6 +106,8 @@ std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const Met
   for (const auto& [state, count] : workers) out.Add("tacc_workers", count, {state});
   out.Add("tacc_coordinator_commits_total", input.commits, {});
   out.Add("tacc_coordinator_commit_seconds_total", input.commit_seconds, {});
+  out.Add("tacc_coordinator_upload_received_bytes_total", input.upload_received_bytes, {});
+  out.Add("tacc_coordinator_upload_sent_bytes_total", input.upload_sent_bytes, {});
   for (const auto& [id, job] : core.jobs()) {
     if (job.ended.has_value() && input.now.wall - job.ended_time > kEndedJobSeconds) continue;
     AddJob(job, &out);

@@ -15,6 +15,8 @@ struct MetricsInput {
   Time now;
   double commits = 0;
   double commit_seconds = 0;
+  double upload_received_bytes = 0;
+  double upload_sent_bytes = 0;
 };
 
 // What the coordinator serves (metrics/metric.h), read from the core now. Jobs that ended more than `kEndedJobSeconds`

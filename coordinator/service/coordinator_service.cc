@@ -82,6 +82,8 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContex
                                           absl::StrCat("the job has ", request->spec().ByteSizeLong(),
                                                        " bytes, at most ", kMaxSpecBytes)));
   }
+  if (const absl::Status status = uploads_->Check(request->spec()); !status.ok())
+    return Finished(context, ToGrpc(status));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   SubmitJob submit;
   submit.request_id = request->request_id().empty() ? RandomRequestId() : request->request_id();
@@ -314,6 +316,17 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::GetEndpoints(grpc::CallbackServer
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorHandlers::PutFolder(grpc::CallbackServerContext* context,
+                                                         const v1::PutFolderRequest* request,
+                                                         v1::PutFolderResponse* response) {
+  return uploads_->PutFolder(context, *request, response);
+}
+
+grpc::ServerReadReactor<v1::PutFileRequest>* CoordinatorHandlers::PutFile(grpc::CallbackServerContext* context,
+                                                                          v1::PutFileResponse* response) {
+  return uploads_->PutFile();
 }
 
 grpc::ServerUnaryReactor* CoordinatorHandlers::GetVersion(grpc::CallbackServerContext* context,

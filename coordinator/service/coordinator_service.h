@@ -10,6 +10,7 @@
 #include <string>
 
 #include "coordinator/service/loop.h"
+#include "coordinator/service/uploads.h"
 #include "tacc/v1/coordinator.grpc.pb.h"
 
 namespace tacc::coordinator {
@@ -25,10 +26,11 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
   // `shutdown` is called once Shutdown was asked for.
   CoordinatorHandlers(Options options, std::function<void()> shutdown)
       : options_(std::move(options)), shutdown_(std::move(shutdown)) {}
-  // Must be called before the server starts; both outlive the server.
-  void set_loop(Loop* loop, Compiler* compiler) {
+  // Must be called before the server starts; all outlive the server.
+  void set_loop(Loop* loop, Compiler* compiler, Uploads* uploads) {
     loop_ = loop;
     compiler_ = compiler;
+    uploads_ = uploads;
   }
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
@@ -51,6 +53,10 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
                                         v1::ListWorkersResponse* response) override;
   grpc::ServerUnaryReactor* GetEndpoints(grpc::CallbackServerContext* context, const v1::GetEndpointsRequest* request,
                                          v1::GetEndpointsResponse* response) override;
+  grpc::ServerUnaryReactor* PutFolder(grpc::CallbackServerContext* context, const v1::PutFolderRequest* request,
+                                      v1::PutFolderResponse* response) override;
+  grpc::ServerReadReactor<v1::PutFileRequest>* PutFile(grpc::CallbackServerContext* context,
+                                                       v1::PutFileResponse* response) override;
   grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,
                                        v1::GetVersionResponse* response) override;
   grpc::ServerUnaryReactor* Shutdown(grpc::CallbackServerContext* context, const v1::ShutdownRequest* request,
@@ -61,6 +67,7 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
   const std::function<void()> shutdown_;
   Loop* loop_ = nullptr;
   Compiler* compiler_ = nullptr;
+  Uploads* uploads_ = nullptr;
   std::atomic<int> num_streams_{0};
 };
 

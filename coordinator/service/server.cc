@@ -30,6 +30,7 @@
 #include "coordinator/service/listener.h"
 #include "coordinator/service/loop.h"
 #include "coordinator/service/probe.h"
+#include "coordinator/service/uploads.h"
 #include "coordinator/service/worker_service.h"
 #include "metrics/server.h"
 #include "spdlog/spdlog.h"
@@ -141,7 +142,9 @@ struct Server::Impl {
   std::unique_ptr<Core> core;
   WorkerHandlers worker_handlers;
   std::unique_ptr<CoordinatorHandlers> handlers;
+  std::unique_ptr<ContentStore> content;
   std::unique_ptr<Loop> loop;
+  std::unique_ptr<Uploads> uploads;
   std::unique_ptr<metrics::Server> metrics_server;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
@@ -180,8 +183,14 @@ absl::Status Server::Impl::OpenState(const ServerOptions& options, Failpoints* f
   auto opened = Store::Open(absl::StrCat(options.state_dir, "/tacc.db"), Store::Options(), failpoints);
   if (!opened.ok()) return opened.status();
   store = *std::move(opened);
+  ContentStore::Limits limits;
+  limits.max_bytes = options.max_upload_bytes;
+  auto uploaded = ContentStore::Open(absl::StrCat(options.state_dir, "/uploads"), limits);
+  if (!uploaded.ok()) return absl::FailedPreconditionError(uploaded.status().message());
+  content = *std::move(uploaded);
   logs = std::make_unique<LogFiles>(jobs_dir, kMaxLogFileBytes);
   Compiler::Options compiler_options{options.plan_binary, options.data_binary, jobs_dir};
+  compiler_options.upload_path = [content = content.get()](const std::string& id) { return content->FolderPath(id); };
   compiler_options.limits.seconds = options.compile_seconds;
   compiler = std::make_unique<Compiler>(std::move(compiler_options));
   auto number = JobNumberFile::Open(options.job_number_file.empty() ? absl::StrCat(options.state_dir, "/job-number")
@@ -224,16 +233,19 @@ void Server::Impl::MakeLoop(std::function<void(const absl::Status&)> stop) {
   parts.clock = Now;
   parts.fatal = std::move(stop);
   loop = std::make_unique<Loop>(std::move(parts));
-  worker_handlers.set_loop(loop.get());
+  uploads = std::make_unique<Uploads>(content.get(), loop.get());
+  worker_handlers.set_loop(loop.get(), uploads.get());
 }
 
 absl::Status Server::Impl::StartMetrics(const ServerOptions& options) {
-  auto collect = [loop = loop.get(), version = options.version] {
+  auto collect = [loop = loop.get(), uploads = uploads.get(), version = options.version] {
     auto promise = std::make_shared<std::promise<std::vector<prometheus::MetricFamily>>>();
     auto future = promise->get_future();
-    loop->Read([promise, version](const Loop::View& view) {
-      promise->set_value(CollectMetrics(
-          view.core, {version, view.now, static_cast<double>(view.stats.commits), view.stats.commit_seconds}));
+    loop->Read([promise, uploads, version](const Loop::View& view) {
+      promise->set_value(
+          CollectMetrics(view.core, {version, view.now, static_cast<double>(view.stats.commits),
+                                     view.stats.commit_seconds, static_cast<double>(uploads->traffic().received_bytes),
+                                     static_cast<double>(uploads->traffic().sent_bytes)}));
     });
     if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready)
       return std::vector<prometheus::MetricFamily>();
@@ -298,7 +310,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   impl.handlers = std::make_unique<CoordinatorHandlers>(
       CoordinatorHandlers::Options{options.version, options.state_dir, server->metrics_address_},
       [stop] { stop(absl::OkStatus()); });
-  impl.handlers->set_loop(impl.loop.get(), impl.compiler.get());
+  impl.handlers->set_loop(impl.loop.get(), impl.compiler.get(), impl.uploads.get());
   if (absl::Status status = impl.StartGrpc(options); !status.ok()) return status;
   server->address_ = impl.address;
   impl.ready = true;

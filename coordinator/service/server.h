@@ -25,8 +25,9 @@ struct ServerOptions {
   double compile_seconds = 120;  // That each of a compilation's tools may take.
   double lease_seconds = 10;
   double collective_timeout_seconds = 300;
-  int max_open_files = 1024;  // That this process may have; most of them are for connections.
-  int max_ended_jobs = 1000;  // Kept; of more the one that ended first is forgotten.
+  int max_open_files = 1024;     // That this process may have; most of them are for connections.
+  int max_ended_jobs = 1000;     // Kept; of more the one that ended first is forgotten.
+  int64_t max_upload_bytes = 0;  // Of uploads together; 0: half of their file system.
 };
 
 class Server {

@@ -721,7 +721,7 @@ def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():
         model(**batches(1)[0])
 
 
-def test_what_accelerate_cannot_do(monkeypatch):
+def test_what_accelerate_cannot_do():
     with pytest.raises(tacc.InputError, match="mean_over='all'; wanted \"step\" or \"micro_batch\""):
         tacc.accelerate(made(Classifier), mean_over="all")
     module = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.1), nn.Linear(16, 5))
@@ -734,10 +734,40 @@ def test_what_accelerate_cannot_do(monkeypatch):
         tacc.accelerate(module, config={**ONE, "data": {"path": "data"}})(**batches(1)[0])
     with pytest.raises(tacc.InvalidJobError, match="adam_beta3"):
         tacc.accelerate(module, config={**ONE, "train": {"adam_beta3": 1}})(**batches(1)[0])
-    monkeypatch.setattr("tacc.calls.is_of_this_machine", lambda coordinator: False)
-    with pytest.raises(tacc.InputError, match="is not of this machine: give cache_dir=, a folder that its workers see under the same path"):
-        tacc.accelerate(module, config=ONE)(**batches(1)[0])
     del optimizer
+
+
+def test_weights_and_states_reach_a_daemon_that_sees_no_folder_of_the_client(tmp_path, monkeypatch):
+    """What tests/e2e/test_uploads.py shows on two hosts, here wherever tests run: nothing is written for the workers to read."""
+    monkeypatch.setattr("tacc.accelerating.store.sees_this_machine", lambda client: False)
+    monkeypatch.setattr("tacc.accelerating.job.sees_this_machine", lambda client: False)
+    monkeypatch.setattr("tacc.accelerating.job.keep", None)
+    monkeypatch.setattr("tacc.accelerating.handle.write_states", None)
+    module, reference = made(Perceptron), made(Perceptron)
+    with tacc.accelerate(module, config=ONE) as model:
+        for of, parameters in ((model, module.parameters()), (reference, reference.parameters())):
+            optimizer = torch.optim.SGD(parameters, lr=0.1)
+            of(pairs(1)[0][0]).pow(2).sum().backward()
+            optimizer.step()
+        for name, tensor in model.state_dict().items():
+            torch.testing.assert_close(tensor, reference.state_dict()[name])
+        model.load_state_dict(made(Perceptron).state_dict())
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, made(Perceptron).state_dict()[name])
+        graph = model.job.status().spec["model"]["graph"]
+        # The next one of the same model is there already, and a folder of the same files as well.
+        client = model.session.client
+        exported = tacc.export_model(made(Perceptron), pairs(1)[0][0], tmp_path / "model", loss=lambda out, batch: out.pow(2).sum())
+        uploaded = client.upload(exported.folder, progress=False)
+        assert graph.startswith("upload:") and uploaded == client.upload(exported.folder) != graph
+        with pytest.raises(tacc.ConflictError, match="the coordinator has no upload 000"):
+            client.submit({**model.job.status().spec, "name": "none", "model": {"graph": "upload:" + "0" * 64}})
+        with pytest.raises(tacc.InvalidJobError, match=r"is no upload; give what tacc\.Client\.upload returned"):
+            client.submit({**model.job.status().spec, "name": "none", "model": {"graph": "upload:5f"}})
+        with pytest.raises(tacc.InputError, match="no such folder"):
+            client.upload(tmp_path / "nowhere")
+        with pytest.raises(tacc.TaccError, match=r"has upload 000.* no more"):
+            model.session.load("upload:" + "0" * 64)
 
 
 def test_weights_lie_once_on_this_machine(tmp_path):

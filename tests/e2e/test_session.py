@@ -111,6 +111,21 @@ def test_the_same_rows_give_the_same_bits(client, folder, batches, references, t
     assert status.exported_path
 
 
+def test_batches_are_compressed_where_the_link_is_slow(client, folder, batches, tmp_path, monkeypatch):
+    sent, got = {}, {}
+    for name, rate in (("slow", 1e6), ("fast", 1e12)):
+        monkeypatch.setattr("tacc.live.session_link.Link.bytes_per_second", rate)
+        job = submit(client, folder, tmp_path, name, per_device_train_batch_size=SAMPLES)
+        with tacc.Session(job, shared_memory=False) as session:
+            got[name] = [numbers(session.step(batch)) for batch in batches]
+            sent[name] = session._links[0].sent_bytes
+            session.finish()
+        job.wait(progress=False)
+    assert got["slow"] == got["fast"]
+    assert sent["fast"] > STEPS * 2 * SAMPLES * SEQ_LEN * 4
+    assert sent["slow"] < 0.6 * sent["fast"], sent
+
+
 def test_micro_batches_one_by_one_are_the_step(client, folder, batches, references, tmp_path):
     job = submit(client, folder, tmp_path, "parts", "fsdp")
     with tacc.Session(job) as session:

@@ -83,13 +83,16 @@ class Host:
 
 
 class TwoHosts:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, shares: bool = True):
+        """Without `shares` each host has a folder of its own in the place of the shared one."""
         self.shared = folder / "shared"
-        self.shared.mkdir(parents=True)
+        folders = {name: self.shared if shares else folder / name for name in ADDRESSES}
+        for own in folders.values():
+            own.mkdir(parents=True, exist_ok=True)
         self.hosts: dict[str, Host] = {}
         try:
             for name in ADDRESSES:
-                self.hosts[name] = Host(name, self.shared, folder)
+                self.hosts[name] = Host(name, folders[name], folder)
             a, b = (self.hosts[name].pid for name in ADDRESSES)
             # Made inside the namespaces: nothing of it is ever seen outside.
             subprocess.run(["ip", "link", "add", "eth0", "netns", str(a), "type", "veth", "peer", "name", "eth0", "netns", str(b)], check=True)

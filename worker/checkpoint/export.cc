@@ -400,8 +400,12 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& asked) {
   std::error_code unseen;
   if (request.model_dir.empty() && has_config && std::filesystem::is_directory(parts.identity.model_path, unseen))
     request.model_dir = parts.identity.model_path;
-  if (std::filesystem::is_regular_file(parts.identity.model_path, unseen)) {
-    parts.graph = parts.identity.model_path;
+  std::string graph = parts.identity.model_path;
+  // What a client has uploaded lies where its daemon keeps it.
+  if (!has_config && !request.model_dir.empty() && !std::filesystem::exists(graph, unseen))
+    graph = absl::StrCat(request.model_dir, "/", kGraphName);
+  if (std::filesystem::is_regular_file(graph, unseen)) {
+    parts.graph = graph;
     request.model_dir = FolderPath(parts.graph).parent_path().string();
     has_config = std::filesystem::exists(absl::StrCat(request.model_dir, "/config.json"), unseen);
   } else {

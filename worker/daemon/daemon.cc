@@ -14,8 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "machine/clock.h"
+#include "nlohmann/json.hpp"
+#include "text/utf8.h"
 #include "worker/daemon/answers/checkpoint_paths.h"
 #include "worker/daemon/answers/path_thread.h"
+#include "worker/daemon/answers/upload_cache.h"
 #include "worker/daemon/coordinator_link.h"
 #include "worker/daemon/host/rotating_log.h"
 #include "worker/daemon/host/run_log.h"
@@ -38,6 +41,8 @@ constexpr double kReapSeconds = 0.005;
 // Network file systems show a new file to other hosts after up to a few seconds.
 constexpr double kPathPatienceSeconds = 5;
 constexpr double kMaxLoopSilenceSeconds = 10;
+// A question about paths is answered by then, with an upload that is still on its way.
+constexpr double kUploadPatienceSeconds = 5;
 
 std::string RandomInstance() {
   std::random_device device;
@@ -55,8 +60,13 @@ class Daemon {
         instance_(RandomInstance()),
         device_(options.device),
         supervisor_({}),
-        host_(options.place, options.start_process, state, &supervisor_, rank_log, run_log),
-        link_(options.coordinator, [this] { inbox_.Post({}); }) {}
+        uploads_(UploadOptions(options)),
+        host_(WithUploads(options.place, &uploads_), options.start_process, state, &supervisor_, rank_log, run_log),
+        link_(options.coordinator, [this] { inbox_.Post({}); }) {
+    host_.OnFetch([this](const std::string& id) { FetchForRank(id); });
+  }
+
+  ~Daemon() { is_ending_ = true; }
 
   absl::Status Run() {
     while (!IsOver()) {
@@ -83,7 +93,38 @@ class Daemon {
     uint64_t registration = 0;  // During which it was asked.
     absl::optional<v1::AttachRequest> answer;
     absl::optional<absl::StatusOr<v1::DeviceProfile>> device;
+    absl::optional<std::pair<RankKey, std::string>> rank_line;  // For its stdin.
   };
+
+  static UploadCache::Options UploadOptions(const DaemonOptions& options) {
+    UploadCache::Options of;
+    of.coordinator = options.coordinator;
+    of.directory = options.upload_dir;
+    of.limits.max_bytes = options.max_upload_bytes;
+    return of;
+  }
+
+  static RankPlace WithUploads(RankPlace place, const UploadCache* uploads) {
+    place.upload_path = [uploads](const std::string& id) { return uploads->Path(id); };
+    return place;
+  }
+
+  // Tells the rank that asks when it can be read.
+  void FetchForRank(const std::string& id) {
+    if (!supervisor_.running().has_value()) return;
+    uploads_.Fetch(id);
+    fetches_.Run([this, id, key = *supervisor_.running()] {
+      nlohmann::json line = {{"command", "fetched"}, {"upload", id}};
+      // Not held: it is read at once. A daemon that ends waits for nothing.
+      while (!is_ending_) {
+        const absl::Status status = uploads_.Wait(id, /*seconds=*/1);
+        if (absl::IsDeadlineExceeded(status)) continue;
+        if (status.ok()) line["path"] = uploads_.Path(id);
+        if (!status.ok()) line["error"] = ValidUtf8(std::string(status.message()));
+        return inbox_.Post({0, absl::nullopt, absl::nullopt, {{key, line.dump()}}});
+      }
+    });
+  }
 
   bool IsStopping() const { return stop_at_.has_value(); }
 
@@ -189,7 +230,7 @@ class Daemon {
     }
     if (trouble_.empty() || is_looking_ || now < next_look_) return;
     is_looking_ = true;
-    looks_.Run([this] { inbox_.Post({0, absl::nullopt, options_.look()}); });
+    looks_.Run([this] { inbox_.Post({0, absl::nullopt, options_.look(), absl::nullopt}); });
   }
 
   void TakeLook(const absl::StatusOr<v1::DeviceProfile>& look, double now) {
@@ -219,9 +260,17 @@ class Daemon {
     answers_.push_back(std::move(message));
   }
 
+  // Of a job's rank, which is about to start.
+  absl::Status UploadFor(const std::string& id) {
+    uploads_.Fetch(id);
+    return uploads_.Hold(id, kUploadPatienceSeconds);
+  }
+
   void TakeAnswers(double now) {
     for (Letter& letter : inbox_.Take()) {
       if (letter.device.has_value()) TakeLook(*letter.device, now);
+      if (letter.rank_line.has_value())
+        host_.Do(supervisor_.RankCommand(letter.rank_line->first, letter.rank_line->second));
       // A question of an earlier stream is asked again if it still matters.
       if (letter.answer.has_value() && letter.registration == num_registrations_)
         answers_.push_back(*std::move(letter.answer));
@@ -231,7 +280,7 @@ class Daemon {
   void Ask(std::function<v1::AttachRequest()> question) {
     const uint64_t registration = num_registrations_;
     paths_.Run([this, registration, question = std::move(question)] {
-      if (registration == num_registrations_) inbox_.Post({registration, question()});
+      if (registration == num_registrations_) inbox_.Post({registration, question(), absl::nullopt, absl::nullopt});
     });
   }
 
@@ -294,9 +343,13 @@ class Daemon {
         Ask([this, request = message.check_paths()] {
           v1::AttachRequest answer;
           *answer.mutable_check_paths_result() =
-              CheckPaths(request, {kPathPatienceSeconds, options_.coordinator, &writers_, &SteadySeconds});
+              CheckPaths(request, {kPathPatienceSeconds, options_.coordinator, &writers_, &SteadySeconds,
+                                   [this](const std::string& id) { return UploadFor(id); }});
           return answer;
         });
+        break;
+      case v1::AttachResponse::kFetchUpload:
+        uploads_.Fetch(message.fetch_upload().id());
         break;
       case v1::AttachResponse::kDeleteCheckpoints:
         Ask([request = message.delete_checkpoints()] {
@@ -393,6 +446,7 @@ class Daemon {
   bool is_looking_ = false;
   double next_look_ = 0;
   Supervisor supervisor_;
+  UploadCache uploads_;
   RankHost host_;
   AwakeClock awake_{kLongestTickSeconds};
   std::pair<Supervisor::Process, uint64_t> process_;  // As seen last, and the number of the rank.
@@ -409,8 +463,10 @@ class Daemon {
   Inbox<Letter> inbox_;
   // After the inbox: they post into it until they are destroyed.
   CoordinatorLink link_;
+  std::atomic<bool> is_ending_ = false;
   PathThread paths_;
   PathThread looks_;
+  PathThread fetches_;
 };
 
 }  // namespace

@@ -21,7 +21,9 @@ struct DaemonOptions {
   std::string version;
   std::string coordinator;  // HOST:PORT.
   std::string name;
-  std::string metrics_listen;  // HOST:PORT; empty: no metrics.
+  std::string metrics_listen;    // HOST:PORT; empty: no metrics.
+  std::string upload_dir;        // Where this machine keeps what it fetches of uploads.
+  int64_t max_upload_bytes = 0;  // As ContentStore::Limits.
   RankPlace place;
   v1::DeviceProfile device;  // With this daemon's name, threads and memory.
   // Looks at the device after a rank has failed on it and returns it as it is now, or why no rank can run on it. May

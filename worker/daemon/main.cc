@@ -43,6 +43,7 @@ struct Flags {
   int threads = 0;
   std::string memory;
   std::string memory_reserve;
+  std::string max_uploads;
   int64_t gpu_reserve_bytes = kGpuReserveBytes;
   std::string advertise;
   std::string state_dir;
@@ -194,6 +195,12 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
   if (options.place.num_threads > machine.num_cpus) {
     logger->warn("--threads {}: only {} CPUs may be used here", options.place.num_threads, machine.num_cpus);
   }
+  options.upload_dir = absl::StrCat(CacheDirectory(flags->state_dir), "/uploads");
+  if (!flags->max_uploads.empty()) {
+    const absl::StatusOr<int64_t> most = Size("--max-uploads", flags->max_uploads);
+    if (!most.ok()) return most.status();
+    options.max_upload_bytes = *most;
+  }
   options.name = flags->name;
   options.metrics_listen = flags->metrics_listen;
   options.place.worker = flags->name;
@@ -224,6 +231,10 @@ int Main(int argc, char** argv, const std::string& rank_path) {
                  "Address at which ranks of other machines reach this one; default: that of the interface towards the "
                  "coordinator");
   app.add_option("--state-dir", flags.state_dir, "Directory of this daemon alone; default: ~/.local/state/tacc/NAME");
+  app.add_option(
+      "--max-uploads", flags.max_uploads,
+      "Room in ~/.cache/tacc for what clients have uploaded to the coordinator, such as 200GiB; default: half "
+      "of its file system");
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "HOST:PORT for /metrics, /healthz and /readyz; default: none");
   app.add_option("--name", flags.name, "Name of this worker, unique among the coordinator's; default: HOSTNAME-DEVICE");

@@ -18,6 +18,7 @@ import grpc.aio
 from tacc import calls, daemon
 from tacc import export as exporting
 from tacc.calls import Call, Deadline, LogStream, Patience, Spec, WatchItem, WatchStream
+from tacc.client import Client
 from tacc.connections import Connections
 from tacc.errors import CoordinatorError, TaccError
 from tacc.messages import Checkpoint, CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, PlanSummary, StepMetrics, Worker
@@ -124,6 +125,15 @@ class AsyncClient:
     async def plan(self, spec: Spec, *, gpus: int | None = None, cluster: Mapping[str, Any] | None = None) -> Plan:
         """As `Client.plan`."""
         return Plan(await self._run(calls.plan_job(await self._read(spec), gpus, cluster)))
+
+    async def upload(self, folder: str | os.PathLike[str], *, progress: bool = True) -> str:
+        """As `Client.upload`. It runs in a thread."""
+
+        def send() -> str:
+            with Client(self.address, start=False) as client:
+                return client.upload(folder, progress=progress)
+
+        return await asyncio.to_thread(send)
 
     # --- How calls are made ---
 

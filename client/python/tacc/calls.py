@@ -39,7 +39,7 @@ from tacc.live.session_link import Endpoint
 from tacc.message_base import word
 from tacc.messages import CoordinatorVersion, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
 from tacc.v1 import coordinator_pb2 as pb
-from tacc.v1 import job_pb2, options_pb2
+from tacc.v1 import job_pb2, options_pb2, worker_pb2
 from tacc.version import __version__
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ log = logging.getLogger("tacc")
 CALL_SECONDS = 10.0
 LONG_CALL_SECONDS = 120.0  # Plans and submits may read a model's headers.
 RETRY_SECONDS = 10.0  # How long what does not follow a job is asked for again while the coordinator is away.
+UPLOAD_PREFIX = "upload:"  # Of what a client has uploaded, where a path may be.
 MAX_TEXT = 1 << 20  # Of a job; the coordinator refuses less.
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -108,6 +109,10 @@ def list_jobs(limit: int) -> Call[list[JobStatus]]:
     if limit < 1:
         raise ValueError(f"limit = {limit} is less than 1")
     return Call("List", pb.ListRequest(limit=limit), lambda answer: [JobStatus.from_proto(job) for job in answer.jobs])
+
+
+def put_folder(files: Iterable[worker_pb2.UploadFile]) -> Call[pb.PutFolderResponse]:
+    return Call("PutFolder", pb.PutFolderRequest(files=files), lambda answer: answer, LONG_CALL_SECONDS)
 
 
 def list_workers() -> Call[list[Worker]]:
@@ -385,6 +390,8 @@ def _missing(message: ProtobufMessage, path: str, problems: list[Problem]) -> No
             _missing(value, name, problems)
             continue
         rule = field.GetOptions().Extensions[options_pb2.rule]
+        if rule.upload and value.startswith(UPLOAD_PREFIX):
+            continue
         if rule.is_read and value not in rule.path_word and not os.path.exists(value):
             problems.append(Problem(name, f"{name} = {value} does not exist; it is {rule.is_read}"))
 

@@ -145,6 +145,29 @@ class Client:
         """
         return Plan(self._run(calls.plan_job(self._read(spec), gpus, cluster)))
 
+    def upload(self, folder: str | os.PathLike[str], *, progress: bool = True) -> str:
+        """Sends a folder to the coordinator, for jobs whose workers do not see it. What the coordinator has already is not sent again.
+
+            job = client.submit({..., "model": {"graph": client.upload(folder)}, ...})
+
+        A connection that breaks is made again, and goes on where it was. The coordinator keeps uploads that jobs use, and of the others the last
+        (`tacc-coordinator --max-uploads`). Each machine of a job's workers fetches it once.
+
+        Args:
+            folder: That `tacc.export_model` has written, or of a Hugging Face model. Folders in it are left out.
+            progress: Whether a terminal or a notebook shows how far it is.
+
+        Returns:
+            What `model.graph` or `model.path` of a job name it by: "upload:" and 64 hex digits, the same for the same files.
+
+        Raises:
+            InputError: There is no such folder, or no file in it.
+            LimitError: The coordinator has no room for it.
+        """
+        from tacc import uploads
+
+        return uploads.send(self, uploads.of_folder(folder), progress=progress)
+
     # --- How calls are made ---
 
     def _read(self, spec: Spec) -> Any:

@@ -26,6 +26,8 @@ std::string SendText(const std::string& worker, const v1::AttachResponse& messag
       return absl::StrCat(
           text, "check_paths ", message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
           absl::StrJoin(message.check_paths().readable(), " "),
+          message.check_paths().uploads().empty() ? "" : " upload ",
+          absl::StrJoin(message.check_paths().uploads(), " "),
           message.check_paths().last_attempt() == 0 ? ""
                                                     : absl::StrCat(" after ", message.check_paths().last_attempt()),
           message.check_paths().open_jobs().empty() ? "" : " beside ",
@@ -56,6 +58,8 @@ std::string SendText(const std::string& worker, const v1::AttachResponse& messag
                           request.max_steps(), request.failure().empty() ? "" : ": ", request.failure(),
                           request.checkpoint().empty() ? "" : ", last checkpoint ", request.checkpoint(), "\n");
     }
+    case v1::AttachResponse::kFetchUpload:
+      return absl::StrCat(text, "fetch_upload ", message.fetch_upload().id(), "\n");
     case v1::AttachResponse::kLeaveFolder:
       return absl::StrCat(text, "leave_folder of ", message.leave_folder().job(), "\n");
     case v1::AttachResponse::kAck:

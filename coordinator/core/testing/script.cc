@@ -139,7 +139,7 @@ class Interpreter {
     submit.tag = ++tag_;
     submit.request_id = args.Text("request", absl::StrCat("r", tag_));
     submit.spec.set_name(name);
-    submit.spec.mutable_model()->set_path("/models/m");
+    submit.spec.mutable_model()->set_path(args.Text("model", "/models/m"));
     submit.spec.mutable_data()->set_path("/data/d");
     if (args.values.count("epochs")) {
       submit.spec.mutable_train()->set_num_train_epochs(static_cast<double>(args.Int("epochs", 1)));

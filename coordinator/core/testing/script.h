@@ -3,7 +3,7 @@
 //
 // Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `RANK@N` sends number N again):
 //   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_seconds=N] [max_restarts=N] [limit=N] [dir=D]
-//     [request=R] [resume=auto|never|PATH]
+//     [request=R] [resume=auto|never|PATH] [model=PATH]
 //   cancel JOB now|checkpoint
 //   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P] [residual=P]
 //   compile_failed JOB bad_input|bug MESSAGE

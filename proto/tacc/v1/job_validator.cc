@@ -8,12 +8,14 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/tacc/v1/job_words.h"
+#include "proto/tacc/v1/upload_name.h"
 #include "tacc/v1/options.pb.h"
 
 namespace tacc {
@@ -167,6 +169,14 @@ void JobValidator::CheckString(const std::string& value, const v1::FieldRule& ru
   if (!rule.path() || value[0] == '/') return;
   for (const std::string& word : rule.path_word()) {
     if (value == word) return;
+  }
+  if (rule.upload() && absl::StartsWith(value, kUploadPrefix)) {
+    const std::string id = UploadId(value);
+    if (id.size() != 64 || id.find_first_not_of("0123456789abcdef") != std::string::npos) {
+      Add(name, absl::StrCat(name, " = ", QuotedText(value), " is no upload; give what tacc.Client.upload returned, ",
+                             "upload: and 64 hex digits"));
+    }
+    return;
   }
   Add(name, absl::StrCat(name, " = ", QuotedText(value), " is a relative path; give an absolute one"));
 }

@@ -218,6 +218,11 @@ TEST(ValidateJobTest, ChecksText) {
           "letter or digit"));
   EXPECT_THAT(Messages("data { path: 'd' }"),
               ElementsAre("data.path = \"d\" is a relative path; give an absolute one"));
+  EXPECT_THAT(Messages(absl::StrCat("model { path: 'upload:", std::string(64, 'a'), "' }")), IsEmpty());
+  EXPECT_THAT(
+      Messages("model { path: 'upload:5f' }"),
+      ElementsAre("model.path = \"upload:5f\" is no upload; give what tacc.Client.upload returned, upload: and 64 "
+                  "hex digits"));
   EXPECT_THAT(Messages("data { path: '/d\\n' }"), ElementsAre("data.path = \"/d\\x0a\" has a control character"));
   EXPECT_THAT(Messages("checkpoint { resume_from_checkpoint: 'never' }"), IsEmpty());
   EXPECT_THAT(

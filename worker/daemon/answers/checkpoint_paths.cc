@@ -353,6 +353,9 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsO
   for (const std::string& path : request.readable()) {
     if (absl::Status status = CheckReadable(path); !status.ok()) *result.add_problems() = Problem(status);
   }
+  for (const std::string& id : request.uploads()) {
+    if (absl::Status status = options.upload(id); !status.ok()) *result.add_problems() = Problem(status);
+  }
   const std::string& directory = request.checkpoint_dir();
   absl::Status status;
   if (!directory.empty() && directory[0] != '/') {

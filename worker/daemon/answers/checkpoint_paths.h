@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "tacc/v1/worker.pb.h"
 #include "worker/daemon/answers/writer_watch.h"
 
@@ -23,6 +24,8 @@ struct CheckPathsOptions {
   // seconds that do not jump.
   WriterWatch* watch = nullptr;
   std::function<double()> clock;
+  // Whether an upload is on this machine, by its id; a little later it may be.
+  std::function<absl::Status(const std::string& id)> upload;
 };
 v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsOptions& options);
 

@@ -240,16 +240,16 @@ void WriteCache(const std::string& path, const std::string& content) {
 
 }  // namespace
 
-std::string ProbeCachePath(const std::string& state_dir, const std::string& device, int num_threads) {
+std::string CacheDirectory(const std::string& state_dir) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  std::string directory = state_dir;
-  if (cache != nullptr && cache[0] == '/') {
-    directory = absl::StrCat(cache, "/tacc");
-  } else if (home != nullptr && home[0] == '/') {
-    directory = absl::StrCat(home, "/.cache/tacc");
-  }
-  return absl::StrCat(directory, "/probe-", device, "-", num_threads, ".json");
+  if (cache != nullptr && cache[0] == '/') return absl::StrCat(cache, "/tacc");
+  if (home != nullptr && home[0] == '/') return absl::StrCat(home, "/.cache/tacc");
+  return state_dir;
+}
+
+std::string ProbeCachePath(const std::string& state_dir, const std::string& device, int num_threads) {
+  return absl::StrCat(CacheDirectory(state_dir), "/probe-", device, "-", num_threads, ".json");
 }
 
 absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text) {

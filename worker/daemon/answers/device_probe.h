@@ -37,9 +37,11 @@ absl::StatusOr<v1::DeviceProfile> LookAtGpu(const ProbeRequest& request);
 // Errors: FailedPrecondition, with what to do, when so much is not free.
 absl::Status ShareGpuMemory(int64_t wanted, int64_t reserve, v1::DeviceProfile* device);
 
-// Returns the file for ProbeRequest::cache_path: one for each device and number of threads, in the user's cache
-// directory, so that daemons with fresh state directories need not measure again; in `state_dir` when the environment
-// names no such directory.
+// The user's cache directory for tacc, or `state_dir` when the environment names none.
+std::string CacheDirectory(const std::string& state_dir);
+
+// Returns the file for ProbeRequest::cache_path: one for each device and number of threads, in CacheDirectory, so that
+// daemons with fresh state directories need not measure again.
 std::string ProbeCachePath(const std::string& state_dir, const std::string& device, int num_threads);
 
 // Parses the probe's JSON (docs/contracts.md). Errors: InvalidArgument, with the field.

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "machine/clock.h"
 #include "nlohmann/json.hpp"
+#include "proto/tacc/v1/upload_name.h"
+#include "protocol/rank_events.h"
 #include "protocol/start_file.h"
 #include "worker/daemon/host/rank_environment.h"
 
@@ -43,6 +45,16 @@ std::string LogWords(const std::string& line) {
   return absl::StrCat(text("event"), code.empty() ? "" : absl::StrCat(" (", code, ")"), ": ", message);
 }
 
+// The upload that a line of stdout asks the daemon for.
+absl::optional<std::string> FetchOf(const std::string& line) {
+  using protocol::FetchEvent;
+  if (line.find(absl::StrCat("\"", FetchEvent::kName, "\"")) == std::string::npos) return absl::nullopt;
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.value("event", nlohmann::json()) != FetchEvent::kName) return absl::nullopt;
+  const absl::StatusOr<FetchEvent> event = protocol::ReadEvent<FetchEvent>(json);
+  return event.ok() ? absl::optional<std::string>(event->upload) : absl::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
@@ -56,6 +68,9 @@ absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const s
   protocol::SetStartField(&start, &protocol::StartFile::threads, std::min(planned, place.num_threads));
   protocol::SetStartField(&start, &protocol::StartFile::memory_bytes, place.memory_bytes);
   protocol::SetStartField(&start, &protocol::StartFile::advertise, place.advertise);
+  const std::string model_dir = protocol::StartFieldOf(start, &protocol::StartFile::model_dir).value_or("");
+  if (const std::string upload = UploadId(model_dir); !upload.empty())
+    protocol::SetStartField(&start, &protocol::StartFile::model_dir, place.upload_path(upload));
   return start.dump() + "\n";
 }
 
@@ -181,6 +196,11 @@ void RankHost::HandleOutput(const std::string& out, const std::string& err) {
 
 void RankHost::EventLines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
+    // This one is for the daemon itself.
+    if (const absl::optional<std::string> upload = FetchOf(line); upload.has_value() && fetch_) {
+      fetch_(*upload);
+      continue;
+    }
     supervisor_->EventLine(line, WallSeconds());
     if (const std::string words = LogWords(line); !words.empty()) LogLines({words});
   }

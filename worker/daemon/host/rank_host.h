@@ -33,6 +33,8 @@ struct RankPlace {
   int64_t memory_bytes = 0;
   std::string advertise;
   std::string worker;  // This daemon's name.
+  // The folder on this machine of what a client has uploaded, by its id.
+  std::function<std::string(const std::string& id)> upload_path;
 };
 
 // Returns the start file's JSON with the daemon's fields set. Errors: InvalidArgument when it is not a JSON object.
@@ -53,6 +55,9 @@ class RankHost {
         log_(log),
         run_log_(run_log) {}
   ~RankHost();
+
+  // Is called with the id of an upload that the rank asks for.
+  void OnFetch(std::function<void(const std::string& id)> fetch) { fetch_ = std::move(fetch); }
 
   // Sets the memory of ranks that start from now on.
   void SetMemoryBytes(int64_t bytes) { place_.memory_bytes = bytes; }
@@ -99,6 +104,7 @@ class RankHost {
   Supervisor* const supervisor_;
   RotatingLog* const log_;
   RunLog* const run_log_;
+  std::function<void(const std::string& id)> fetch_;
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<StatusBlock> status_block_;
   absl::optional<LineSplitter> out_lines_;

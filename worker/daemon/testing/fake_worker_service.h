@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "content_store/file_list.h"
 #include "nlohmann/json.hpp"
 #include "tacc/v1/worker.grpc.pb.h"
+#include "worker/checkpoint/files/sha256.h"
 
 namespace tacc::worker {
 
@@ -66,6 +69,62 @@ class FakeWorkerService : public v1::WorkerService::Service {
     }
     absl::MutexLock lock(&mutex_);
     stream_ = nullptr;
+    return grpc::Status::OK;
+  }
+
+  // Has a folder that a client has uploaded; returns its id.
+  std::string AddUpload(const std::map<std::string, std::string>& contents) {
+    FileList files;
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [name, content] : contents) {
+      Sha256 sha256;
+      sha256.Update(content.data(), content.size());
+      files.push_back({name, sha256.HexDigest(), static_cast<int64_t>(content.size())});
+      contents_[files.back().sha256] = content;
+    }
+    uploads_[FolderId(files)] = files;
+    return FolderId(files);
+  }
+  // Further files break off after so many bytes, so many times.
+  void BreakFiles(size_t after, int times) {
+    absl::MutexLock lock(&mutex_);
+    break_after_ = after;
+    breaks_ = times;
+  }
+  int64_t sent_bytes() {
+    absl::MutexLock lock(&mutex_);
+    return sent_bytes_;
+  }
+  grpc::Status GetUpload(grpc::ServerContext* context, const v1::GetUploadRequest* request,
+                         v1::GetUploadResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    const auto found = uploads_.find(request->id());
+    if (found == uploads_.end()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no upload");
+    for (const ListedFile& file : found->second) {
+      v1::UploadFile& told = *response->add_files();
+      told.set_name(file.name);
+      told.set_sha256(file.sha256);
+      told.set_size_bytes(file.num_bytes);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status GetFile(grpc::ServerContext* context, const v1::GetFileRequest* request,
+                       grpc::ServerWriter<v1::GetFileResponse>* writer) override {
+    constexpr size_t kPiece = 4;
+    absl::MutexLock lock(&mutex_);
+    const std::string& content = contents_[request->sha256()];
+    size_t sent = 0;
+    for (size_t at = static_cast<size_t>(request->offset()); at < content.size(); at += kPiece) {
+      if (breaks_ > 0 && sent >= break_after_) {
+        --breaks_;
+        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke");
+      }
+      v1::GetFileResponse piece;
+      piece.set_data(content.substr(at, kPiece));
+      sent += piece.data().size();
+      sent_bytes_ += static_cast<int64_t>(piece.data().size());
+      writer->Write(piece);
+    }
     return grpc::Status::OK;
   }
 
@@ -146,6 +205,11 @@ class FakeWorkerService : public v1::WorkerService::Service {
   bool acknowledges_ = true;
   std::vector<v1::Register> registrations_;
   std::vector<v1::AttachRequest> received_;
+  std::map<std::string, FileList> uploads_;
+  std::map<std::string, std::string> contents_;  // By SHA-256.
+  size_t break_after_ = 0;
+  int breaks_ = 0;
+  int64_t sent_bytes_ = 0;
 };
 
 }  // namespace tacc::worker

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -37,6 +38,11 @@ void CommandReader::Handle(const std::string& line, State& state, EventWriter* e
   const std::string name = command.is_object() && command.contains("command") && command["command"].is_string()
                                ? command["command"].get<std::string>()
                                : "";
+  const auto text = [&command](const char* field) -> absl::optional<std::string> {
+    const auto value = command.find(field);
+    return value != command.end() && value->is_string() ? absl::make_optional(value->get<std::string>())
+                                                        : absl::nullopt;
+  };
   absl::MutexLock lock(&state.mutex);
   if (name == "rendezvous" && command.contains("host") && command["host"].is_string() && command.contains("port") &&
       command["port"].is_number_integer()) {
@@ -45,6 +51,10 @@ void CommandReader::Handle(const std::string& line, State& state, EventWriter* e
     ++state.counts.checkpoints;
   } else if (name == "stop") {
     ++state.counts.stops;
+  } else if (name == "fetched" && text("upload").has_value()) {
+    state.upload = *text("upload");
+    state.upload_path = text("path").has_value() ? absl::StatusOr<std::string>(*text("path"))
+                                                 : absl::UnavailableError(text("error").value_or("it is not said why"));
   } else {
     events->Log(absl::StrCat("not a command: ", line.substr(0, 200)));
   }
@@ -56,6 +66,16 @@ Endpoint CommandReader::WaitForRendezvous() {
   const auto arrived = [state]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->endpoint.has_value(); };
   state->mutex.Await(absl::Condition(&arrived));
   return *state->endpoint;
+}
+
+absl::StatusOr<std::string> CommandReader::WaitForUpload(const std::string& upload, const std::function<void()>& wait) {
+  constexpr absl::Duration kTick = absl::Seconds(1);
+  absl::MutexLock lock(&state_->mutex);
+  State* state = state_.get();
+  const auto has_come = [state, &upload]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->upload == upload; };
+  while (!state_->mutex.AwaitWithTimeout(absl::Condition(&has_come), kTick)) wait();
+  state_->upload.clear();
+  return state_->upload_path;
 }
 
 CommandCounts CommandReader::counts() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
 #include "worker/rank/protocol/endpoint.h"
@@ -38,11 +39,17 @@ class CommandReader {
 
   CommandCounts counts();
 
+  // Waits for the answer to FetchEvent: the upload's folder. Calls `wait` now and then. Unavailable: why it is not
+  // there.
+  absl::StatusOr<std::string> WaitForUpload(const std::string& upload, const std::function<void()>& wait);
+
  private:
   struct State {
     absl::Mutex mutex;
     absl::optional<Endpoint> endpoint ABSL_GUARDED_BY(mutex);
     CommandCounts counts ABSL_GUARDED_BY(mutex);
+    std::string upload ABSL_GUARDED_BY(mutex);  // That came last.
+    absl::StatusOr<std::string> upload_path ABSL_GUARDED_BY(mutex);
   };
 
   static void Loop(int fd, std::shared_ptr<State> state, EventWriter* events, std::function<void()> at_end);

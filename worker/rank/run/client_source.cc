@@ -287,7 +287,14 @@ absl::Status ClientSource::Read(const ClientCommand& command, nlohmann::json& an
 }
 
 absl::Status ClientSource::Load(const ClientCommand& command, nlohmann::json& answer) {
-  absl::StatusOr<std::unique_ptr<ModelWeights>> tensors = ModelWeights::Open(command.path);
+  absl::StatusOr<std::string> folder = command.path;
+  if (!command.upload.empty()) {
+    // Its daemon fetches it, once for the ranks of its machine.
+    parts_.events.Write(protocol::FetchEvent{command.upload});
+    folder = parts_.commands.WaitForUpload(command.upload, [this] { parts_.Beat(); });
+  }
+  using Tensors = absl::StatusOr<std::unique_ptr<ModelWeights>>;
+  const Tensors tensors = folder.ok() ? ModelWeights::Open(*folder) : Tensors(folder.status());
   absl::Status status = tensors.status();
   if (status.ok()) status = parts_.states->CheckTensors(**tensors);
   status = AgreeOnStatus(parts_.collectives, status);

@@ -89,9 +89,11 @@ absl::Status ParseHeader(const json& header, ClientCommand& command) {
   TACC_ASSIGN_OR_RETURN(command.outputs, Texts(header, "outputs"));
   TACC_ASSIGN_OR_RETURN(command.states, Texts(header, "states"));
   TACC_ASSIGN_OR_RETURN(command.update, ParseUpdate(header));
-  const json path = header.value("path", json(""));
-  if (!path.is_string()) return absl::InvalidArgumentError("\"path\" is no text");
-  command.path = path.get<std::string>();
+  for (auto& [field, value] : {std::pair{"path", &command.path}, std::pair{"upload", &command.upload}}) {
+    const json text = header.value(field, json(""));
+    if (!text.is_string()) return absl::InvalidArgumentError(absl::StrCat("\"", field, "\" is no text"));
+    *value = text.get<std::string>();
+  }
   return absl::OkStatus();
 }
 

@@ -39,7 +39,8 @@ struct ClientCommand {
   // Of a step or an update: what its inputs with a default are.
   UpdateOptions update;
   std::vector<std::string> states;  // Of kRead; empty: none but a list of all.
-  std::string path;                 // Of kLoad.
+  std::string path;                 // Of kLoad: a folder, or
+  std::string upload;               // the id of one that the coordinator has.
   // What the client needs to go on after it, where it says: part of checkpoints.
   bool has_state = false;
   std::string state;

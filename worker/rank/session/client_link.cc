@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/session/inflate.h"
 
 namespace tacc::worker {
 namespace {
@@ -313,16 +314,55 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   command->state = command->bytes.substr(tensor_bytes);
   command->bytes.resize(tensor_bytes);
   command->ring = connection.ring;
+  if (header.contains("packed")) TACC_RETURN_IF_ERROR(Unpack(header["packed"], *command));
   TACC_RETURN_IF_ERROR(PlaceTensors(header, *command));
   uint64_t hash = 0;
   // Where the tensors lie is each rank's own.
   json shared = header;
-  for (const char* own : {"offsets", "bytes"}) shared.erase(own);
+  for (const char* own : {"offsets", "bytes", "packed"}) shared.erase(own);
   const std::string same =
       absl::StrCat(connection.client, " ", shared.dump(-1, ' ', false, json::error_handler_t::replace));
   (void)absl::SimpleHexAtoi(graph::Fingerprint(same), &hash);
   command->name = hash;
   return command;
+}
+
+absl::Status ClientLink::Unpack(const json& packed, ClientCommand& command) const {
+  const auto most = static_cast<size_t>(options_.num_micro_batches);
+  if (!packed.is_array() || packed.size() > most)
+    return absl::InvalidArgumentError("\"packed\" is no list of a list for each micro-batch");
+  std::string whole;
+  size_t next = 0;  // In what came.
+  for (const json& of_batch : packed) {
+    if (!of_batch.is_array() || of_batch.size() != options_.inputs.size())
+      return absl::InvalidArgumentError("\"packed\" does not have a size for each input");
+    for (size_t i = 0; i < options_.inputs.size(); ++i) {
+      const auto bytes = static_cast<uint64_t>(options_.inputs[i].bytes);
+      // 0: as it is.
+      const bool is_packed = of_batch[i] != 0;
+      const uint64_t came = is_packed && of_batch[i].is_number_unsigned() ? of_batch[i].get<uint64_t>() : bytes;
+      if ((is_packed && !of_batch[i].is_number_unsigned()) || came > bytes || came > command.bytes.size() - next) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "input \"", options_.inputs[i].name, "\" of ", bytes, " bytes, compressed to ",
+            of_batch[i].dump().substr(0, 20), ", is not inside the ", command.bytes.size(), " bytes that were given"));
+      }
+      const absl::string_view part(command.bytes.data() + next, came);
+      next += came;
+      if (!is_packed) {
+        whole.append(part.data(), part.size());
+        continue;
+      }
+      const size_t begin = whole.size();
+      whole.resize(begin + bytes);
+      TACC_RETURN_IF_ERROR(Inflate(part, absl::MakeSpan(whole).subspan(begin)));
+    }
+  }
+  if (next != command.bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a command with ", command.bytes.size(), " bytes of inputs; \"packed\" tells of ", next));
+  }
+  command.bytes = std::move(whole);
+  return absl::OkStatus();
 }
 
 absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command) const {

@@ -104,6 +104,8 @@ class ClientLink {
   absl::Status Attach(const std::shared_ptr<Connection>& connection);
   absl::Status TakeCommand(const std::shared_ptr<Connection>& connection);
   absl::StatusOr<std::shared_ptr<ClientCommand>> ParseCommand(Connection& connection) const;
+  // Puts the inputs that came compressed in the place of what came.
+  absl::Status Unpack(const nlohmann::json& packed, ClientCommand& command) const;
   absl::Status PlaceTensors(const nlohmann::json& header, ClientCommand& command) const;
   // Tells the client that waits for it that it is attached, when nothing is carried out.
   void Welcome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

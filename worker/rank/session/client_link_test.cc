@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cstring>
 
@@ -12,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/rank/session/inflate.h"
 
 namespace tacc::worker {
 namespace {
@@ -84,13 +86,14 @@ class TestClient {
 
 class ClientLinkTest : public ::testing::Test {
  protected:
-  // Two micro-batches of an input of two numbers of four bytes.
+  virtual int64_t InputBytes() const { return 8; }
+  // Two micro-batches of an input of numbers of four bytes.
   void SetUp() override {
     ClientInput input;
     input.name = "tokens";
-    input.type = {graph::DType::kI32, {2}};
-    input.ranges = {{0, 2}};
-    input.bytes = 8;
+    input.type = {graph::DType::kI32, {InputBytes() / 4}};
+    input.ranges = {{0, InputBytes() / 4}};
+    input.bytes = InputBytes();
     ClientLink::Options options;
     options.advertise = "127.0.0.1";
     options.inputs = {input};
@@ -142,6 +145,73 @@ TEST_F(ClientLinkTest, WelcomesAClientAndCarriesItsCommandsOnce) {
   client.Send(Step(1), "0123456789abcdef");
   EXPECT_EQ(client.Receive()["loss"], 2.5);
   EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
+}
+
+std::string Zlib(const std::string& text) {
+  std::string packed(compressBound(text.size()), '\0');
+  uLongf size = packed.size();
+  EXPECT_EQ(compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(text.data()),
+                     text.size()),
+            Z_OK);
+  return packed.substr(0, size);
+}
+
+TEST(InflateTest, FillsItsPlaceAndNothingBehindIt) {
+  const std::string text(1000, 'x');
+  std::string to(1000, '\0');
+  EXPECT_TRUE(Inflate(Zlib(text), absl::MakeSpan(to)).ok());
+  EXPECT_EQ(to, text);
+  EXPECT_TRUE(Inflate(Zlib(""), absl::Span<char>()).ok());
+  // What inflates to more than was said, here a thousandfold, is refused when its place is full.
+  std::string room(1000 + 16, '!');
+  const absl::Status bomb = Inflate(Zlib(std::string(1 << 20, 'x')), absl::MakeSpan(room).subspan(0, 1000));
+  EXPECT_THAT(std::string(bomb.message()), HasSubstr("holds more than the 1000 bytes"));
+  EXPECT_EQ(room.substr(1000), std::string(16, '!'));
+  EXPECT_FALSE(Inflate(Zlib(text.substr(1)), absl::MakeSpan(to)).ok()) << "less";
+  EXPECT_FALSE(Inflate(Zlib(text) + "x", absl::MakeSpan(to)).ok()) << "more behind it";
+  EXPECT_FALSE(Inflate(Zlib(text).substr(0, 8), absl::MakeSpan(to)).ok()) << "cut short";
+  EXPECT_FALSE(Inflate("no zlib stream", absl::MakeSpan(to)).ok());
+  EXPECT_FALSE(Inflate("", absl::MakeSpan(to)).ok());
+}
+
+class PackedInputsTest : public ClientLinkTest {
+ protected:
+  int64_t InputBytes() const override { return 64; }
+};
+
+TEST_F(PackedInputsTest, TakesInputsThatCameCompressed) {
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  const std::string first(64, 'a'), second(64, 'b'), packed = Zlib(first);
+  ASSERT_LT(packed.size(), first.size());
+  json step = Step(1);
+  step["packed"] = json::parse(absl::StrCat("[[", packed.size(), "], [0]]"));
+  step["state_bytes"] = 3;
+  client.Send(step, packed + second + "pos");
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(std::string(command->tensors[0][0], 64), first);
+  EXPECT_EQ(std::string(command->tensors[1][0], 64), second);
+  EXPECT_EQ(command->state, "pos");
+}
+
+TEST_F(PackedInputsTest, RefusesCompressedInputsThatAreNone) {
+  const std::string whole(64, 'a'), bomb = Zlib(std::string(65, 'x'));
+  const auto error = [&](const std::string& packed, const std::string& bytes) {
+    json step = Step(1);
+    step["packed"] = json::parse(packed);
+    return ErrorOf(step, bytes);
+  };
+  EXPECT_THAT(error(absl::StrCat("[[", bomb.size(), "], [0]]"), bomb + whole), HasSubstr("more than the 64 bytes"));
+  EXPECT_THAT(error("[[5], [0]]", "abcde" + whole), HasSubstr("no whole zlib stream"));
+  EXPECT_THAT(error("[[0], [65]]", whole + whole), HasSubstr("compressed to 65, is not inside"));
+  EXPECT_THAT(error("[[0], [64]]", whole + "abc"), HasSubstr("is not inside the 67 bytes"));
+  EXPECT_THAT(error("[[0], [-1]]", whole + whole), HasSubstr("compressed to -1, is not inside"));
+  EXPECT_THAT(error("[[0], [\"x\"]]", whole + whole), HasSubstr("is not inside"));
+  EXPECT_THAT(error("[[0]]", whole + whole), HasSubstr("\"packed\" tells of 64"));
+  EXPECT_THAT(error("[[0], [0], [0]]", whole + whole), HasSubstr("no list of a list for each micro-batch"));
+  EXPECT_THAT(error("[[0, 0], [0]]", whole + whole), HasSubstr("a size for each input"));
+  EXPECT_THAT(error("7", whole + whole), HasSubstr("no list of a list"));
 }
 
 TEST_F(ClientLinkTest, ReadsBatchesFromTheClientsMemory) {

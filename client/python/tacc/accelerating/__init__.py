@@ -24,6 +24,7 @@ def accelerate(
     model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *, optimizer: torch.optim.Optimizer | None = None,
     loss: Callable[[Any, Any], torch.Tensor] | None = None, client: Client | str | None = None, name: str | None = None, max_steps: int | None = None,
     keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step",
+    upload: bool | None = None,
 ) -> Any:
     """Lets a job train the model: on this machine's workers, or on a cluster's, in any layout.
 
@@ -35,7 +36,8 @@ def accelerate(
             optimizer.step()
             optimizer.zero_grad()
 
-    The job begins at the first forward, whose batch the model is exported with (`export_model`). The weights lie once in a folder of this machine.
+    The job begins at the first forward, whose batch the model is exported with (`export_model`). The weights lie once in a folder of this machine; a
+    coordinator or workers of other machines are sent them, what they have already not again.
 
     Args:
         model: Any module that can be exported, of transformers or your own, on the CPU.
@@ -49,9 +51,12 @@ def accelerate(
         name: Of the job. None: that of the config, or of the model's class.
         max_steps: Updates after which the job takes no more. None: as many as the loop makes.
         keep_seconds: How long the job waits when this process has died, before it saves a checkpoint and ends. 0: it waits without end.
-        cache_dir: Where the model's graph and weights are kept, for the workers to read. None: on this machine, ~/.cache/tacc/models.
+        cache_dir: Where the model's graph and weights are kept, for the workers to read: on a cluster a folder that all of them see under the same
+            path. None: on this machine, ~/.cache/tacc/models.
         mean_over: What several micro-batches of a step weigh: "step": what they have of its targets, so that its loss is the mean over all of them;
             "micro_batch": each alike, as `(loss / n).backward()` means it where they have different numbers of targets. With as many it is the same.
+        upload: Whether weights, and states that are loaded, are sent to the coordinator (`Client.upload`). None: where it, or a worker, is not of this
+            machine, and there is no cache_dir.
 
     Returns:
         An `AcceleratedModel`; with `dataloader` a pair of it and an `AsyncLoader`.
@@ -68,7 +73,7 @@ def accelerate(
         raise ImportError(f"tacc.accelerate: {said}", name=error.name) from error
     if mean_over not in ("step", "micro_batch"):
         raise InputError(f'mean_over={mean_over!r}; wanted "step" or "micro_batch"')
-    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over)
+    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over, upload)
     handle = AcceleratedModel(model, options, optimizer, loss)
     if dataloader is None:
         return handle
@@ -79,7 +84,7 @@ def accelerate(
 
 def accelerate_hf_trainer(
     config: Config | Mapping[str, Any] | None = None, *, client: Client | str | None = None, name: str | None = None, max_length: int | None = None,
-    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None,
+    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, upload: bool | None = None,
 ) -> AcceleratedTrainer:
     """Lets jobs train what a script trains with `transformers.Trainer`, which stays as it is.
 
@@ -98,6 +103,7 @@ def accelerate_hf_trainer(
             evaluation's data set, if they can be indexed and the collator is one of transformers that pads so; else as in the first batch.
         keep_seconds: As of `accelerate`.
         cache_dir: As of `accelerate`.
+        upload: As of `accelerate`.
 
     Returns:
         What has `job` and `undo()`; a context manager.
@@ -114,5 +120,5 @@ def accelerate_hf_trainer(
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.accelerate_hf_trainer: {said}", name=error.name) from error
-    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step")
+    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step", upload)
     return hf_trainer.accelerate_hf_trainer(options, max_length)

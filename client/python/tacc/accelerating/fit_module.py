@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tacc.accelerating.batches import Batches, as_batch
-from tacc.accelerating.job import Model, Options, export, folder_of, spec
+from tacc.accelerating.job import Model, Options, export, graph_of, spec
 from tacc.accelerating.states import weights_of
 from tacc.client import Client, Job
 from tacc.config import Config
@@ -70,7 +70,7 @@ def job_of(
     train.pop("num_train_epochs", None)
     options = Options({**fields, "train": train}, client, job.name, None, _KEEP_SECONDS, None, "step")
     feed = Feed(module, model, loader, lambda batch: batches.arrays(as_batch(module, (batch,), {}, by_position=loss is not None), trains=True)[0])
-    return Config(spec(module, model, folder_of(model, options, client), {}, batches.size, options)), feed
+    return Config(spec(module, model, graph_of(model, options, client), {}, batches.size, options)), feed
 
 
 def _max_steps(job: Config, data: Any) -> int:

@@ -24,7 +24,7 @@ from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
 from tacc.accelerating.states import as_tensor, assembled, named_states, weights_of, with_states
 from tacc.accelerating.steps import MicroBatch, Steps
-from tacc.accelerating.store import default_folder, write_states
+from tacc.accelerating.store import default_folder, upload_states, write_states
 from tacc.client import Job
 from tacc.errors import InputError, TaccError
 from tacc.exporting.forward import Loss
@@ -614,7 +614,13 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
     def _load(self, states: Mapping[str, torch.Tensor]) -> None:
         self._steps.settle("loading states")
-        folder = write_states(self._options.cache_dir or default_folder(), named_states(self.session, states))
+        named = named_states(self.session, states)
+        client = self.session.client
+        if self._options.uploads(client):
+            sent = upload_states(client, named)
+            self._guarded(lambda: self.session.load(sent))
+            return
+        folder = write_states(self._options.cache_dir or default_folder(), named)
         try:
             self._guarded(lambda: self.session.load(folder))
         finally:

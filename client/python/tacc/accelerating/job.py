@@ -13,11 +13,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tacc.accelerating.optimizers import Groups
-from tacc.accelerating.store import default_folder, inputs_of_outputs, keep
+from tacc.accelerating.store import default_folder, inputs_of_outputs, keep, sees_this_machine, upload_model
 from tacc.client import Client, Job
 from tacc.config import Config
 from tacc.errors import InputError
-from tacc.exporting.export import ExportedGraph, export_graph
+from tacc.exporting.export import GRAPH, ExportedGraph, export_graph
 from tacc.exporting.forward import NoLossError
 from tacc.live.session import Session
 
@@ -107,12 +107,19 @@ class Options:
     keep_seconds: float
     cache_dir: Path | None
     mean_over: str
+    upload: bool | None = None
+
+    def uploads(self, client: Client) -> bool:
+        """Whether weights go to the coordinator, and not into a folder that workers read."""
+        if self.upload is not None:
+            return self.upload
+        return self.cache_dir is None and not sees_this_machine(client)
 
 
 def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Job, Session]:
     """Submits the job and waits until it runs."""
     client = options.client if isinstance(options.client, Client) else Client(options.client)
-    fields = spec(module, model, folder_of(model, options, client), groups.train(), batch_size, options)
+    fields = spec(module, model, graph_of(model, options, client), groups.train(), batch_size, options)
     # As PyTorch: no clipping but by clip_grad_norm_, no other precision but by config.
     fields["train"]["max_grad_norm"] = 0.0
     fields["compute"] = {"bf16": False, **fields.get("compute", {})} if not fields.get("compute", {}).get("fp16") else fields["compute"]
@@ -134,23 +141,14 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
         raise
 
 
-def folder_of(model: Model, options: Options, client: Client) -> Path:
-    """The folder with the model's graph and weights, which the client's workers see."""
-    return keep(model.graph, options.cache_dir or _store(client))
+def graph_of(model: Model, options: Options, client: Client) -> str:
+    """What a job names the model's graph by: a file in a folder that the client's workers see, with the weights beside it, or an upload."""
+    if options.uploads(client):
+        return upload_model(client, model.graph)
+    return str(keep(model.graph, options.cache_dir or default_folder()) / GRAPH)
 
 
-def _store(client: Client) -> Path:
-    from tacc.calls import is_of_this_machine
-
-    if not is_of_this_machine(client.version()):
-        raise InputError(
-            f"the coordinator at {client.address} is not of this machine: give cache_dir=, a folder that its workers see under the same path, for the "
-            "model's weights"
-        )
-    return default_folder()
-
-
-def spec(module: torch.nn.Module, model: Model, folder: Path, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:
+def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:
     """The job, as a dict of its fields; those of `train` are laid over the config's."""
     config = options.config.to_dict() if isinstance(options.config, Config) else dict(options.config or {})
     if config.get("model") or config.get("data"):
@@ -163,6 +161,6 @@ def spec(module: torch.nn.Module, model: Model, folder: Path, train: Mapping[str
         data["seq_len"] = model.graph.description.seq_len
     checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}", **config.get("checkpoint", {})}
     return {
-        **config, "name": name, "model": {"graph": str(folder / "model.graph")}, "data": data, "checkpoint": checkpoint,
+        **config, "name": name, "model": {"graph": graph}, "data": data, "checkpoint": checkpoint,
         "train": {**given, **train, "max_steps": max_steps, "global_batch_size": batch_size},
     }

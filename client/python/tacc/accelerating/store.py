@@ -1,8 +1,9 @@
-"""Exported models in a folder of this machine, each once: named by what is in it."""
+"""Exported models where workers read them, each once: in a folder of this machine, named by what is in it, or with the coordinator."""
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import os
 import re
 import shutil
@@ -12,8 +13,11 @@ from pathlib import Path
 
 import torch
 
-from tacc.exporting.export import ExportedGraph
-from tacc.exporting.weights import write_safetensors
+from tacc import uploads
+from tacc.calls import is_of_this_machine
+from tacc.client import Client
+from tacc.exporting.export import GRAPH, WEIGHTS, ExportedGraph
+from tacc.exporting.weights import safetensors_pieces, safetensors_size, write_safetensors
 
 _DIGITS = 32
 
@@ -47,8 +51,35 @@ def write_states(store: Path, states: Mapping[str, torch.Tensor]) -> Path:
     store.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".states-", dir=store))
     folder.chmod(0o755)
-    write_safetensors(folder / "model.safetensors", states)
+    write_safetensors(folder / WEIGHTS, states)
     return folder
+
+
+def upload_model(client: Client, graph: ExportedGraph) -> str:
+    """Sends graph and weights to the coordinator, but for what it has; returns what a job names them by."""
+    text = graph.text.encode()
+    return uploads.send(client, [uploads.Source(GRAPH, len(text), lambda: [text]), _weights(graph.tensors)])
+
+
+def upload_states(client: Client, states: Mapping[str, torch.Tensor]) -> str:
+    """The same of tensors, for `Session.load`."""
+    return uploads.send(client, [_weights(states)])
+
+
+def _weights(tensors: Mapping[str, torch.Tensor]) -> uploads.Source:
+    return uploads.Source(WEIGHTS, safetensors_size(tensors), lambda: safetensors_pieces(tensors))
+
+
+def sees_this_machine(client: Client) -> bool:
+    """Whether the coordinator and all workers that it has now are of this machine, and so read its folders."""
+    return is_of_this_machine(client.version()) and all(_is_loopback(worker.advertise) for worker in client.workers())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _digest(graph: ExportedGraph) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,27 @@ _NAMES = {
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Writes the tensors; floating ones as they are, others in f32. No more than one of them is copied at a time."""
+    with path.open("wb") as file:
+        for piece in safetensors_pieces(tensors):
+            file.write(piece)
+
+
+def safetensors_size(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Bytes of the file."""
+    sizes = [t.numel() * (t.dtype if t.dtype in _NAMES else torch.float32).itemsize for t in tensors.values()]
+    return len(_header(tensors)) + int(sum(sizes))
+
+
+def safetensors_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+    """The file from its beginning, tensor by tensor."""
+    yield _header(tensors)
+    for tensor in tensors.values():
+        stored = tensor.detach().cpu()
+        stored = (stored if stored.dtype in _NAMES else stored.float()).contiguous().flatten()
+        yield memoryview(stored.view(torch.uint8).numpy())
+
+
+def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, tensor in tensors.items():
@@ -28,13 +49,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         begin = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for tensor in tensors.values():
-            stored = tensor.detach().cpu()
-            stored = (stored if stored.dtype in _NAMES else stored.float()).contiguous().flatten()
-            file.write(memoryview(stored.view(torch.uint8).numpy()))
+    return len(text).to_bytes(8, "little") + text
 
 
 def init_of(tensor: torch.Tensor) -> str:

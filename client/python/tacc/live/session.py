@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tacc import calls
-from tacc.client import Job
+from tacc.client import Client, Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
 from tacc.extras import what_to_install
 from tacc.live.answers import DTYPES, number, outputs_of, states_of
+from tacc.live.packing import Packer
 from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
 
 if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
@@ -122,6 +123,7 @@ class StagedBatch:
 
     def __init__(self, slot: int, num_micro_batches: int):
         self._slot = slot
+        self._packed: dict[int, bytes] = {}  # By offset in the slot: what goes over TCP in place of what lies there.
         self._is_used = False
         self.num_micro_batches = num_micro_batches
         self.state: bytes | None = None
@@ -183,6 +185,7 @@ class Session:
         self._links: list[Link] = []
         self._why_broken = "a command was given up"
         self._memory: Memory | None = None
+        self._packer = Packer()
         self._serial = 0
         self._attempt = 0
         self._is_closed = False
@@ -213,6 +216,11 @@ class Session:
         self._connect(timeout)
 
     # --- What it does -------------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        """Of the coordinator that has the job."""
+        return self._job._client
 
     @property
     def micro_batch_size(self) -> int:
@@ -260,6 +268,23 @@ class Session:
                     place = self._place(staged._slot, part)
                     for to, index in part.index:
                         np.copyto(place[to], source[index], casting="same_kind")
+        staged._packed = self._pack(staged._slot, staged.num_micro_batches)
+
+    def _pack(self, slot: int, count: int) -> dict[int, bytes]:
+        """Compresses what ranks elsewhere read; what several of them read once."""
+        packed: dict[int, bytes] = {}
+        seen: set[int] = set()
+        for of_rank, link in zip(self._parts, list(self._links)):
+            if link.is_local:
+                continue
+            rate = link.bytes_per_second
+            for part in (part for of_batch in of_rank[:count] for part in of_batch):
+                if part.offset in seen:
+                    continue
+                seen.add(part.offset)
+                if data := self._packer.pack(part.name, self._place(slot, part), rate):
+                    packed[part.offset] = data
+        return packed
 
     def discard(self, batch: StagedBatch) -> None:
         """Gives the memory of a staged batch back, which no step is to use. One that was used has done so.
@@ -430,12 +455,15 @@ class Session:
         """Puts tensors of a folder into the states that they are named as; the others stay as they are. A restart that goes back behind it undoes it.
 
         Args:
-            folder: With `model.safetensors`, or several files with an index. The workers see it under this path.
+            folder: With `model.safetensors`, or several files with an index. The workers see it under this path; or it is what `Client.upload`
+                returned.
 
         Raises:
             TaccError: A tensor is no state, or has another shape, and nothing was changed; or there is a step under way.
         """
-        self._ask("load", None, fields={"path": os.path.abspath(folder)})
+        name = os.fspath(folder)
+        is_upload = name.startswith(calls.UPLOAD_PREFIX)
+        self._ask("load", None, fields={"upload": name.removeprefix(calls.UPLOAD_PREFIX)} if is_upload else {"path": os.path.abspath(name)})
 
     def save(self, *, state: bytes | None = None) -> str:
         """Writes a checkpoint. Those of `checkpoint.save_steps` are written by themselves.
@@ -561,7 +589,9 @@ class Session:
                 begin = staged._slot * self._slot_bytes
                 header["offsets"] = [[begin + part.offset for part in of_batch] for of_batch in parts]
             else:
-                payload += [self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
+                payload += [staged._packed.get(part.offset) or self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
+                if any(part.offset in staged._packed for of_batch in parts for part in of_batch):
+                    header["packed"] = [[len(staged._packed.get(part.offset, b"")) for part in of_batch] for of_batch in parts]
         if state is not None:
             header["state_bytes"] = len(state)
             payload += [state] if state else []

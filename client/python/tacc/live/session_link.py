@@ -19,6 +19,7 @@ from tacc.errors import TaccError
 PROTOCOL = 1
 _CONNECT_SECONDS = 10.0
 _MAX_HEADER = 16 << 20  # A rank's welcome has a range for each part of an input.
+_TCP_INFO_BYTES, _DELIVERY_RATE = 232, 160  # struct tcp_info of <linux/tcp.h>, and tcpi_delivery_rate in it
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4  # of <linux/fcntl.h>
 
 
@@ -69,6 +70,8 @@ class Link:
     def __init__(self, endpoint: Endpoint, client: str, *, is_local: bool):
         self._endpoint = endpoint
         self._client = client
+        self.sent_bytes = 0
+        """Of all frames, as they went over the link."""
         self._socket, self.is_local = self._connect(is_local)
         self._input = select.poll()
         self._input.register(self._socket, select.POLLIN)
@@ -105,12 +108,25 @@ class Link:
         except OSError as error:
             raise self._broken(error) from error
 
+    @property
+    def bytes_per_second(self) -> float | None:
+        """What the link has delivered, as the kernel has measured it last. None: not known."""
+        if self.is_local:
+            return None
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:  # It is broken: who sends finds out.
+            return None
+        rate = struct.unpack_from("=Q", info, _DELIVERY_RATE)[0] if len(info) >= _DELIVERY_RATE + 8 else 0
+        return float(rate) or None
+
     def send(self, header: str, parts: list[Any]) -> None:
         """A frame: the header as JSON, and what follows it, whose size the header says. Errors: as `receive`, of a word that came meanwhile."""
         try:
             if self._input.poll(0):
                 self.receive()  # That another client has come, or that the rank has gone.
             text = header.encode()
+            self.sent_bytes += 4 + len(text) + sum(memoryview(part).nbytes for part in parts)
             if not parts:
                 self._socket.sendall(struct.pack("<I", len(text)) + text)
                 return
