@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/rank/session/testing/test_client.h"
 
 namespace tacc::worker {
 namespace {
@@ -20,67 +21,6 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kSoon = absl::Seconds(10);
-
-// A client as a test plays it, over the Unix socket.
-class TestClient {
- public:
-  explicit TestClient(const ClientEndpoint& endpoint) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, endpoint.local.data(), endpoint.local.size());
-    const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + endpoint.local.size();
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-  }
-  ~TestClient() { close(fd_); }
-
-  void SendRaw(const std::string& bytes, int memory_fd = -1) const {
-    iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (memory_fd >= 0) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(rights), &memory_fd, sizeof(int));
-    }
-    EXPECT_EQ(sendmsg(fd_, &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-  }
-  void Send(const json& header, const std::string& bytes = "", int memory_fd = -1) const {
-    SendRaw(FrameHead(header, bytes.size()) + bytes, memory_fd);
-  }
-  json Hello(const ClientEndpoint& endpoint, const std::string& name, int memory_fd = -1) {
-    Send({{"hello", true}, {"protocol", 1}, {"token", endpoint.token}, {"client", name}}, "", memory_fd);
-    return Receive();
-  }
-  // The next frame's header; null when the connection is over.
-  json Receive() {
-    uint32_t length = 0;
-    if (!Read(reinterpret_cast<char*>(&length), sizeof(length))) return json();
-    std::string text(length, '\0');
-    if (!Read(text.data(), length)) return json();
-    json header = json::parse(text);
-    bytes.assign(header.value("bytes", size_t{0}), '\0');
-    return Read(bytes.data(), bytes.size()) ? header : json();
-  }
-
-  std::string bytes;  // Behind the header that was received last.
-
- private:
-  bool Read(char* to, size_t size) const {
-    for (size_t done = 0; done < size;) {
-      const ssize_t count = recv(fd_, to + done, size - done, 0);
-      if (count <= 0) return false;
-      done += count;
-    }
-    return true;
-  }
-  int fd_;
-};
 
 class ClientLinkTest : public ::testing::Test {
  protected:
@@ -242,6 +182,27 @@ TEST_F(ClientLinkTest, NothingIsReadOfWhoDoesNotShowTheToken) {
   old.Send({{"hello", true}, {"protocol", 9}, {"token", endpoint().token}, {"client", "a"}});
   EXPECT_THAT(old.Receive().value("error", ""), HasSubstr("protocol 9, the rank 1"));
   EXPECT_GT(link_->WithoutClient(), absl::ZeroDuration());
+}
+
+// What copies and prints such a header would call itself for each level.
+TEST_F(ClientLinkTest, ADeepHeaderIsRefused) {
+  const auto deep = [](int levels, const std::string& begin) {
+    const std::string text = begin + std::string(levels, '[') + std::string(levels, ']') + "}";
+    const uint32_t length = text.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+  };
+  TestClient stranger(endpoint());
+  stranger.SendRaw(deep(2000, "{\"protocol\": "));
+  EXPECT_THAT(stranger.Receive().value("error", ""), HasSubstr("more than 8 deep"));
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  client.SendRaw(deep(500'000, "{\"command\": \"discard\", \"serial\": 1, \"x\": "));
+  EXPECT_THAT(client.Receive().value("error", ""), HasSubstr("more than 8 deep"));
+  EXPECT_TRUE(client.Receive().is_null());
+  TestClient again(endpoint());
+  again.Hello(endpoint(), "a");
+  again.SendRaw(deep(8, "{\"command\": \"discard\", \"serial\": 1, \"x\": "));
+  EXPECT_NE(link_->Next(kSoon), nullptr);
 }
 
 TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
