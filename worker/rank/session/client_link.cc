@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -22,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/session/client_socket.h"
 
 namespace tacc::worker {
 namespace {
@@ -58,16 +58,9 @@ bool IsToken(const json& given, const std::string& token) {
   return difference == 0;
 }
 
-bool IsOwn(int fd) {
-  ucred peer = {};
-  socklen_t size = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
-}
-
 }  // namespace
 
 ClientLink::Connection::~Connection() {
-  if (memory_fd >= 0) close(memory_fd);
   if (fd >= 0) close(fd);
 }
 
@@ -160,8 +153,7 @@ void ClientLink::Accept(int listener, bool is_local) {
     connection->fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (connection->fd < 0) return;
     if (connections_.size() >= kMaxConnections || (is_local && !IsOwn(connection->fd))) continue;
-    const int on = 1;
-    if (!is_local) (void)setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (!is_local) KeepAlive(connection->fd);
     connection->is_local = is_local;
     connection->since = absl::Now();
     connections_.push_back(std::move(connection));
@@ -185,7 +177,8 @@ bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
   if (!MayRead(*connection)) return false;  // What poll reports all the same is that it is over.
   while (MayRead(*connection)) {
     const absl::Span<char> space = connection->reader.Space();
-    const ssize_t count = Receive(*connection, space);
+    const bool takes_memory = connection->is_local && !connection->is_attached;
+    const ssize_t count = Receive(connection->fd, space, takes_memory ? &connection->memory : nullptr);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (count <= 0) return false;
     const absl::StatusOr<bool> is_whole =
@@ -201,26 +194,6 @@ bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
     }
   }
   return true;
-}
-
-ssize_t ClientLink::Receive(Connection& connection, absl::Span<char> space) {
-  iovec part = {space.data(), space.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (connection.is_local) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-  }
-  const ssize_t count = recvmsg(connection.fd, &message, MSG_CMSG_CLOEXEC);
-  if (count <= 0) return count;
-  for (cmsghdr* part_of = CMSG_FIRSTHDR(&message); part_of != nullptr; part_of = CMSG_NXTHDR(&message, part_of)) {
-    if (part_of->cmsg_level != SOL_SOCKET || part_of->cmsg_type != SCM_RIGHTS) continue;
-    if (connection.memory_fd >= 0) close(connection.memory_fd);
-    std::memcpy(&connection.memory_fd, CMSG_DATA(part_of), sizeof(int));
-  }
-  return count;
 }
 
 int64_t ClientLink::MaxBytes(const Connection& connection) const {
@@ -244,8 +217,14 @@ absl::Status ClientLink::Attach(const std::shared_ptr<Connection>& connection) {
   }
   const json client = hello.value("client", json());
   if (!client.is_string()) return absl::InvalidArgumentError("\"client\" is no text");
-  if (connection->memory_fd >= 0) {
-    TACC_ASSIGN_OR_RETURN(connection->ring, Ring::Map(connection->memory_fd));
+  if (connection->memory.is_unclear) {
+    return absl::InvalidArgumentError(
+        "the client's memory did not come as the one descriptor with its hello: there were more, or the rank may open "
+        "no more files");
+  }
+  if (connection->memory.fd >= 0) {
+    TACC_ASSIGN_OR_RETURN(connection->ring, Ring::Map(connection->memory.fd));
+    connection->memory.Close();  // It stays mapped.
   }
   absl::MutexLock lock(&mutex_);
   if (attached_ != nullptr) {

@@ -20,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/rank/session/client_command.h"
 #include "worker/rank/session/client_inputs.h"
+#include "worker/rank/session/client_socket.h"
 #include "worker/rank/session/frame.h"
 #include "worker/rank/session/ring.h"
 
@@ -81,7 +82,7 @@ class ClientLink {
     bool is_attached = false;
     absl::Time since;  // When it came.
     std::string client;
-    int memory_fd = -1;
+    GivenDescriptor memory;  // Until it is mapped.
     std::shared_ptr<const Ring> ring;
     FrameReader reader{kMaxHelloBytes};
     absl::Mutex write_mutex;
@@ -99,8 +100,6 @@ class ClientLink {
   void Forget(const std::shared_ptr<Connection>& connection);
   // False: the connection is over.
   bool Read(const std::shared_ptr<Connection>& connection);
-  // As recv; keeps what memory comes along.
-  static ssize_t Receive(Connection& connection, absl::Span<char> space);
   absl::Status Attach(const std::shared_ptr<Connection>& connection);
   absl::Status TakeCommand(const std::shared_ptr<Connection>& connection);
   absl::StatusOr<std::shared_ptr<ClientCommand>> ParseCommand(Connection& connection) const;

@@ -1,6 +1,7 @@
 #include "worker/rank/session/client_link.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -182,6 +183,28 @@ TEST_F(ClientLinkTest, NothingIsReadOfWhoDoesNotShowTheToken) {
   old.Send({{"hello", true}, {"protocol", 9}, {"token", endpoint().token}, {"client", "a"}});
   EXPECT_THAT(old.Receive().value("error", ""), HasSubstr("protocol 9, the rank 1"));
   EXPECT_GT(link_->WithoutClient(), absl::ZeroDuration());
+}
+
+// The rank's end of a client's TCP connection, which is in this process too.
+int AcceptedFrom(int client) {
+  const auto name = [](int fd, decltype(&getsockname) of) {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    return of(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? ntohs(address.sin_port) : 0;
+  };
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (fd != client && name(fd, getpeername) == name(client, getsockname)) return fd;
+  }
+  return -1;
+}
+
+TEST_F(ClientLinkTest, AsksAQuietClientOverTcpWhetherItIsThere) {
+  TestClient client(endpoint(), /*is_local=*/false);
+  client.Hello(endpoint(), "a");
+  int is_on = 0;
+  socklen_t size = sizeof(is_on);
+  ASSERT_EQ(getsockopt(AcceptedFrom(client.fd()), SOL_SOCKET, SO_KEEPALIVE, &is_on, &size), 0);
+  EXPECT_EQ(is_on, 1);
 }
 
 // What copies and prints such a header would call itself for each level.

@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_SESSION_TESTING_TEST_CLIENT_H_
 #define TACC_WORKER_RANK_SESSION_TESTING_TEST_CLIENT_H_
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -17,15 +18,23 @@
 
 namespace tacc::worker {
 
-// A client as a test plays it, over the Unix socket.
+// A client as a test plays it, over the Unix socket or over TCP.
 class TestClient {
  public:
-  explicit TestClient(const ClientEndpoint& endpoint) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, endpoint.local.data(), endpoint.local.size());
-    const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + endpoint.local.size();
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+  explicit TestClient(const ClientEndpoint& endpoint, bool is_local = true)
+      : fd_(socket(is_local ? AF_UNIX : AF_INET, SOCK_STREAM, 0)) {
+    if (is_local) {
+      sockaddr_un address = {};
+      address.sun_family = AF_UNIX;
+      std::memcpy(address.sun_path + 1, endpoint.local.data(), endpoint.local.size());
+      Connect(address, offsetof(sockaddr_un, sun_path) + 1 + endpoint.local.size());
+    } else {
+      sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(endpoint.port);
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      Connect(address, sizeof(address));
+    }
   }
   ~TestClient() { close(fd_); }
 
@@ -71,7 +80,13 @@ class TestClient {
 
   std::string bytes;  // Behind the header that was received last.
 
+  int fd() const { return fd_; }
+
  private:
+  template <typename Address>
+  void Connect(const Address& address, socklen_t size) const {
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  }
   bool Read(char* to, size_t size) const {
     for (size_t done = 0; done < size;) {
       const ssize_t count = recv(fd_, to + done, size - done, 0);
