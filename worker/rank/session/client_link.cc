@@ -31,8 +31,7 @@ using nlohmann::json;
 // Of the frames; a client of another version is refused.
 constexpr int kProtocol = 1;
 // Who has not shown the token by then has gone, or means harm.
-constexpr absl::Duration kPatience = absl::Seconds(10);
-constexpr size_t kMaxConnections = 16;
+constexpr absl::Duration kPatience = absl::Seconds(5);
 // A client that takes nothing for so long has gone.
 constexpr int kWriteMilliseconds = 30'000;
 constexpr uint32_t kMaxHeaderBytes = 1 << 20;
@@ -85,7 +84,7 @@ ClientLink::~ClientLink() {
 }
 
 absl::Status ClientLink::Listen() {
-  constexpr int kBacklog = 16;
+  constexpr int kBacklog = 128;
   TACC_ASSIGN_OR_RETURN(endpoint_.token, RandomHex());
   TACC_ASSIGN_OR_RETURN(const std::string name, RandomHex());
   // An abstract name: nothing is left behind by a rank that is killed.
@@ -148,14 +147,18 @@ void ClientLink::Loop() {
 }
 
 void ClientLink::Accept(int listener, bool is_local) {
-  while (true) {
+  // Those of one round leave each other their places, so that each is read once before it may have to go.
+  for (size_t count = 0; count < kMaxWaiting; ++count) {
     auto connection = std::make_shared<Connection>();
     connection->fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (connection->fd < 0) return;
-    if (connections_.size() >= kMaxConnections || (is_local && !IsOwn(connection->fd))) continue;
+    if (is_local && !IsOwn(connection->fd)) continue;
     if (!is_local) KeepAlive(connection->fd);
     connection->is_local = is_local;
     connection->since = absl::Now();
+    const auto waits = [&](const auto& other) { return !other->is_attached && other->is_local == is_local; };
+    if (std::count_if(connections_.begin(), connections_.end(), waits) >= static_cast<int64_t>(kMaxWaiting))
+      connections_.erase(std::find_if(connections_.begin(), connections_.end(), waits));
     connections_.push_back(std::move(connection));
   }
 }

@@ -44,6 +44,9 @@ class ClientLink {
  public:
   // The largest state that a client may give.
   static constexpr int64_t kMaxStateBytes = 64 << 20;
+  // So many connections over TCP, and as many over the Unix socket, may be without a token; the oldest goes when there
+  // is one more.
+  static constexpr size_t kMaxWaiting = 64;
 
   struct Options {
     std::string advertise;  // The address to listen at, for clients of other machines.

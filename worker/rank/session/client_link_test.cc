@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -205,6 +207,30 @@ TEST_F(ClientLinkTest, AsksAQuietClientOverTcpWhetherItIsThere) {
   socklen_t size = sizeof(is_on);
   ASSERT_EQ(getsockopt(AcceptedFrom(client.fd()), SOL_SOCKET, SO_KEEPALIVE, &is_on, &size), 0);
   EXPECT_EQ(is_on, 1);
+}
+
+TEST_F(ClientLinkTest, ThoseWithoutATokenKeepNobodyOut) {
+  TestClient attached(endpoint());
+  attached.Hello(endpoint(), "a");
+  for (const bool is_local : {true, false}) {
+    std::vector<std::unique_ptr<TestClient>> idle;
+    for (size_t i = 0; i < ClientLink::kMaxWaiting; ++i)
+      idle.push_back(std::make_unique<TestClient>(endpoint(), is_local));
+    const absl::Time begin = absl::Now();
+    // The one that has the token stays, and comes.
+    attached.Send(Step(is_local ? 1 : 2), "0123456789abcdef");
+    ASSERT_NE(link_->Next(kSoon), nullptr);
+    link_->Take(link_->Next(kSoon));
+    link_->Answer({});
+    EXPECT_TRUE(attached.Receive().is_object());
+    TestClient next(endpoint(), is_local);
+    next.Send({{"hello", true}, {"protocol", 0}, {"token", endpoint().token}});
+    EXPECT_THAT(next.Receive().value("error", ""), HasSubstr("protocol 0"));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(4)) << "not only when the others' time is over";
+    EXPECT_TRUE(idle.front()->Receive().is_null()) << "the oldest is gone";
+    idle.back()->Send({{"hello", true}, {"protocol", 0}, {"token", endpoint().token}});
+    EXPECT_TRUE(idle.back()->Receive().is_object()) << "the newest is not";
+  }
 }
 
 // What copies and prints such a header would call itself for each level.
