@@ -331,7 +331,7 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
     TakeState(*next_);
     TACC_RETURN_IF_ERROR(Save(step, save, answer));
   }
-  parts_.client_link->Answer(std::move(answer), bytes);
+  parts_.client_link->Answer(std::move(answer), std::move(bytes));
   return absl::OkStatus();
 }
 

@@ -32,10 +32,8 @@ using nlohmann::json;
 constexpr int kProtocol = 1;
 // Who has not shown the token by then has gone, or means harm.
 constexpr absl::Duration kPatience = absl::Seconds(5);
-// A client that takes nothing for so long has gone.
-constexpr int kWriteMilliseconds = 30'000;
 constexpr uint32_t kMaxHeaderBytes = 1 << 20;
-constexpr int kAnswersKept = 2;
+constexpr size_t kAnswersKept = 2;
 
 absl::Status Unavailable(const std::string& what) {
   return absl::UnavailableError(absl::StrCat("cannot listen for a client, ", what, ": ", strerror(errno)));
@@ -55,6 +53,11 @@ bool IsToken(const json& given, const std::string& token) {
   unsigned difference = 0;
   for (size_t i = 0; i < text.size(); ++i) difference |= static_cast<unsigned char>(text[i] ^ token[i]);
   return difference == 0;
+}
+
+std::shared_ptr<const Outbox::Message> MessageOf(json header, std::string bytes = "") {
+  std::string head = FrameHead(std::move(header), bytes.size());
+  return std::make_shared<const Outbox::Message>(Outbox::Message{std::move(head), std::move(bytes)});
 }
 
 }  // namespace
@@ -123,8 +126,7 @@ absl::Status ClientLink::Listen() {
 void ClientLink::Loop() {
   while (true) {
     std::vector<pollfd> polled = {{wake_, POLLIN, 0}, {local_listener_, POLLIN, 0}, {listener_, POLLIN, 0}};
-    for (const auto& connection : connections_)
-      polled.push_back({connection->fd, static_cast<int16_t>(MayRead(*connection) ? POLLIN : 0), 0});
+    for (const auto& connection : connections_) polled.push_back({connection->fd, Events(*connection), 0});
     constexpr int kTickMilliseconds = 1000;
     (void)poll(polled.data(), polled.size(), kTickMilliseconds);
     eventfd_t ignored;
@@ -136,8 +138,7 @@ void ClientLink::Loop() {
     size_t i = 3;
     for (auto it = connections_.begin(); it != connections_.end(); ++i) {
       const std::shared_ptr<Connection> connection = *it;
-      const bool is_late = !connection->is_attached && absl::Now() - connection->since > kPatience;
-      const bool stays = !is_late && (polled[i].revents == 0 || Read(connection));
+      const bool stays = !IsLate(*connection) && Serve(connection, polled[i].revents);
       if (!stays) Forget(connection);
       it = stays ? std::next(it) : connections_.erase(it);
     }
@@ -173,11 +174,40 @@ void ClientLink::Forget(const std::shared_ptr<Connection>& connection) {
 bool ClientLink::MayRead(const Connection& connection) {
   absl::MutexLock lock(&mutex_);
   // One that a later client has replaced says nothing any more.
-  return !connection.is_attached || (attached_.get() == &connection && next_ == nullptr);
+  const bool is_heard = !connection.is_attached || (attached_.get() == &connection && next_ == nullptr);
+  // It has two answers to read at most when it asks for more.
+  return is_heard && !connection.ends && connection.outbox.size() < kAnswersKept;
+}
+
+int16_t ClientLink::Events(const Connection& connection) {
+  const bool reads = MayRead(connection);
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int16_t>((reads ? POLLIN : 0) | (connection.outbox.size() > 0 ? POLLOUT : 0));
+}
+
+bool ClientLink::IsLate(const Connection& connection) {
+  const absl::Time now = absl::Now();
+  absl::MutexLock lock(&mutex_);
+  return (!connection.is_attached && now - connection.since > kPatience) || connection.outbox.IsLate(now);
+}
+
+bool ClientLink::Serve(const std::shared_ptr<Connection>& connection, int events) {
+  if ((events & POLLOUT) != 0) {
+    absl::MutexLock lock(&mutex_);
+    if (!connection->outbox.Send(connection->fd, absl::Now())) return false;
+    if (connection->ends && connection->outbox.size() == 0) return false;
+  }
+  if ((events & ~POLLOUT) == 0) return true;
+  // What poll reports of one that is not read is that it is over.
+  return MayRead(*connection) ? Read(connection) : (events & (POLLHUP | POLLERR)) == 0;
+}
+
+void ClientLink::Post(Connection& connection, std::shared_ptr<const Outbox::Message> message) {
+  connection.outbox.Push(std::move(message), absl::Now());
+  if (!connection.outbox.Send(connection.fd, absl::Now())) shutdown(connection.fd, SHUT_RDWR);
 }
 
 bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
-  if (!MayRead(*connection)) return false;  // What poll reports all the same is that it is over.
   while (MayRead(*connection)) {
     const absl::Span<char> space = connection->reader.Space();
     const bool takes_memory = connection->is_local && !connection->is_attached;
@@ -192,8 +222,10 @@ bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
       connection->reader.Reset(kMaxHeaderBytes);
     }
     if (!status.ok()) {
-      (void)Write(*connection, FrameHead({{"error", std::string(status.message())}}, 0), "");
-      return false;
+      absl::MutexLock lock(&mutex_);
+      Post(*connection, MessageOf({{"error", std::string(status.message())}}));
+      connection->ends = true;
+      return connection->outbox.size() > 0;
     }
   }
   return true;
@@ -231,7 +263,7 @@ absl::Status ClientLink::Attach(const std::shared_ptr<Connection>& connection) {
   }
   absl::MutexLock lock(&mutex_);
   if (attached_ != nullptr) {
-    (void)Write(*attached_, FrameHead({{"error", "another client drives the job now"}, {"code", "replaced"}}, 0), "");
+    Post(*attached_, MessageOf({{"error", "another client drives the job now"}, {"code", "replaced"}}));
     shutdown(attached_->fd, SHUT_RDWR);
   }
   attached_ = connection;
@@ -255,7 +287,7 @@ void ClientLink::Welcome() {
   welcome["num_micro_batches"] = options_.num_micro_batches;
   welcome["inputs"] = json::array();
   for (const ClientInput& input : options_.inputs) welcome["inputs"].push_back(input.ToJson());
-  if (!Write(*attached_, FrameHead(std::move(welcome), bytes.size()), bytes)) shutdown(attached_->fd, SHUT_RDWR);
+  Post(*attached_, MessageOf(std::move(welcome), std::move(bytes)));
 }
 
 absl::Status ClientLink::TakeCommand(const std::shared_ptr<Connection>& connection) {
@@ -264,7 +296,7 @@ absl::Status ClientLink::TakeCommand(const std::shared_ptr<Connection>& connecti
   if (attached_ != connection) return absl::OkStatus();
   for (const Answered& answered : answered_) {
     if (answered.serial != command->serial) continue;
-    if (!Write(*connection, answered.head, answered.bytes)) shutdown(connection->fd, SHUT_RDWR);
+    Post(*connection, answered.message);
     return absl::OkStatus();
   }
   for (const std::shared_ptr<const ClientCommand>& taken : taken_) {
@@ -346,23 +378,6 @@ absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command
   return absl::OkStatus();
 }
 
-bool ClientLink::Write(Connection& connection, const std::string& head, const std::string& bytes) {
-  absl::MutexLock lock(&connection.write_mutex);
-  for (const std::string* text : {&head, &bytes}) {
-    for (size_t sent = 0; sent < text->size();) {
-      const ssize_t count = send(connection.fd, text->data() + sent, text->size() - sent, MSG_NOSIGNAL);
-      if (count > 0) {
-        sent += count;
-        continue;
-      }
-      if (errno == EINTR) continue;
-      pollfd room = {connection.fd, POLLOUT, 0};
-      if (errno != EAGAIN || poll(&room, 1, kWriteMilliseconds) <= 0) return false;
-    }
-  }
-  return true;
-}
-
 std::shared_ptr<const ClientCommand> ClientLink::Next(absl::Duration time_out) {
   absl::MutexLock lock(&mutex_);
   const auto has_come = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return next_ != nullptr; };
@@ -381,25 +396,23 @@ void ClientLink::Take(const std::shared_ptr<const ClientCommand>& command) {
   (void)eventfd_write(wake_, 1);
 }
 
-void ClientLink::Answer(json answer, const std::string& bytes) {
-  std::shared_ptr<Connection> to;
-  Answered answered;
+void ClientLink::Answer(json answer, std::string bytes) {
   {
     absl::MutexLock lock(&mutex_);
     const std::shared_ptr<const ClientCommand> command = taken_.front();
     taken_.pop_front();
     answer["serial"] = command->serial;
-    answered = {command->serial, FrameHead(std::move(answer), bytes.size()), bytes};
     // Not of a client that has gone: another one counts anew.
     if (command->client == client_) {
-      answered_.push_back(answered);
+      answered_.push_back({command->serial, MessageOf(std::move(answer), std::move(bytes))});
       if (answered_.size() > kAnswersKept) answered_.pop_front();
       // One that has come meanwhile sends the command again.
-      if (!is_welcome_due_) to = attached_;
+      if (attached_ != nullptr && !is_welcome_due_) Post(*attached_, answered_.back().message);
     }
     if (taken_.empty()) Welcome();
   }
-  if (to != nullptr && !Write(*to, answered.head, answered.bytes)) shutdown(to->fd, SHUT_RDWR);
+  // What the socket did not take, the thread sends.
+  (void)eventfd_write(wake_, 1);
 }
 
 absl::Duration ClientLink::WithoutClient() {

@@ -233,6 +233,28 @@ TEST_F(ClientLinkTest, ThoseWithoutATokenKeepNobodyOut) {
   }
 }
 
+TEST_F(ClientLinkTest, OneThatDoesNotReadKeepsNobodyOut) {
+  const std::string large(64 << 20, 'x');
+  const absl::Time begin = absl::Now();
+  TestClient deaf(endpoint());
+  deaf.Hello(endpoint(), "a");
+  for (int serial = 1; serial <= 2; ++serial) {
+    deaf.Send(Step(serial), "0123456789abcdef");
+    const auto command = link_->Next(kSoon);
+    ASSERT_NE(command, nullptr);
+    link_->Take(command);
+    link_->Answer({{"loss", serial}}, large);  // The rank goes on.
+  }
+  // With two answers to read it is not heard.
+  deaf.Send(Step(3), "0123456789abcdef");
+  EXPECT_EQ(link_->Next(absl::Milliseconds(200)), nullptr);
+  EXPECT_EQ(deaf.Receive()["loss"], 1);
+  EXPECT_NE(link_->Next(kSoon), nullptr);
+  TestClient next(endpoint());
+  EXPECT_EQ(next.Hello(endpoint(), "b")["step"], 3);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+}
+
 // What copies and prints such a header would call itself for each level.
 TEST_F(ClientLinkTest, ADeepHeaderIsRefused) {
   const auto deep = [](int levels, const std::string& begin) {
