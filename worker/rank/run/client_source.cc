@@ -104,6 +104,9 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
     return absl::StrCat("the step has ", num_micro_batches_, " micro-batches already; send update");
   if (command.kind == Kind::kUpdate && num_micro_batches_ == 0)
     return "there is no gradient; send a micro_batch before update";
+  if (updates) {
+    if (std::string why = WhyNot(command.update); !why.empty()) return why;
+  }
   const bool needs_whole_steps =
       command.kind == Kind::kSave || command.kind == Kind::kLoad || command.kind == Kind::kClose;
   if (needs_whole_steps && num_micro_batches_ > 0)

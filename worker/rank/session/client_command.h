@@ -24,6 +24,9 @@ struct UpdateOptions {
   std::optional<int64_t> optimizer_step;  // Updates that the optimizer counts before it.
 };
 
+// Why no update can be made with it: a weight would be no number behind it. Empty: one can.
+std::string WhyNot(const UpdateOptions& update);
+
 // What a client asks of all ranks alike.
 struct ClientCommand {
   enum class Kind { kStep, kMicroBatch, kUpdate, kDiscard, kForward, kRead, kLoad, kSave, kClose };

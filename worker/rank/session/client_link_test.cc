@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -311,6 +312,38 @@ TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
   EXPECT_EQ(next({{"command", "load"}, {"serial", 5}, {"path", "/a"}})->path, "/a");
 }
 
+TEST_F(ClientLinkTest, AnUpdateThatWouldMakeNoNumbersIsRefused) {
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  int serial = 0;
+  const auto why = [&](const std::string& fields) {
+    const json header = json::parse(absl::StrCat(R"({"command": "update", "serial": )", ++serial, fields, "}"));
+    client.Send(header);
+    const auto command = link_->Next(kSoon);
+    EXPECT_NE(command, nullptr) << fields;
+    if (command == nullptr) return std::string("none");
+    link_->Take(command);
+    link_->Answer({});
+    client.Receive();
+    return WhyNot(command->update);
+  };
+  EXPECT_EQ(why(""), "");
+  EXPECT_EQ(why(R"(, "optimizer_step": 0, "max_grad_norm": 0, "gradient_factor": -2)"), "");
+  EXPECT_EQ(why(R"(, "max_grad_norm": 3e38, "learning_rates": [[0.5, 0], [0.1, 5]])"), "");
+  EXPECT_THAT(why(R"(, "optimizer_step": -1)"), HasSubstr("optimizer_step is -1; it counts updates, from 0"));
+  for (const char* step : {"9007199254740993", "9223372036854775808", "18446744073709551615", "-9223372036854775808"})
+    EXPECT_THAT(why(absl::StrCat(", \"optimizer_step\": ", step)), HasSubstr("it counts updates")) << step;
+  for (const char* norm : {"-1", "-1e-30", "1e300"})
+    EXPECT_THAT(why(absl::StrCat(", \"max_grad_norm\": ", norm)), HasSubstr("max_grad_norm is ")) << norm;
+  for (const char* factor : {"1e300", "-1e39"})
+    EXPECT_THAT(why(absl::StrCat(", \"gradient_factor\": ", factor)), HasSubstr("gradient_factor is ")) << factor;
+  for (const char* rates : {"[[0.5, 1e300]]", "[[1, 1], [1e-10, 1e30]]", "[[0, 1]]", "[[0, 0]]"})
+    EXPECT_THAT(why(absl::StrCat(", \"learning_rates\": ", rates)), HasSubstr("a learning rate is ")) << rates;
+  UpdateOptions nan;
+  nan.max_grad_norm = std::nan("");
+  EXPECT_THAT(WhyNot(nan), HasSubstr("max_grad_norm is nan"));
+}
+
 // Ranks carry a command out when its name is the same on all of them: all that it says counts.
 TEST_F(ClientLinkTest, AnotherUpdateIsAnotherCommand) {
   const auto name = [&](const char* client, double factor) {
@@ -349,6 +382,11 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   EXPECT_THAT(ErrorOf(update), HasSubstr("no list of peaks with what they are now"));
   update = {{"command", "update"}, {"serial", 1}, {"max_grad_norm", "much"}};
   EXPECT_THAT(ErrorOf(update), HasSubstr("\"max_grad_norm\" is \"much\"; wanted a finite number"));
+  update = {{"command", "update"}, {"serial", 1}, {"optimizer_step", 1.5}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("\"optimizer_step\" is 1.5; wanted a whole number"));
+  update = {{"command", "update"}, {"serial", 1}, {"learning_rates", "all"}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("\"learning_rates\" is no list"));
+  EXPECT_THAT(ErrorOf({{"command", "read"}, {"serial", 1}, {"states", "w"}}), HasSubstr("no list of names"));
   EXPECT_THAT(ErrorOf({{"command", "load"}, {"serial", 1}, {"path", 7}}), HasSubstr("\"path\" is no text"));
   TestClient client(endpoint());
   client.Hello(endpoint(), "a");
