@@ -31,6 +31,7 @@ std::string WhyNot(const UpdateOptions& update);
 struct ClientCommand {
   enum class Kind { kStep, kMicroBatch, kUpdate, kDiscard, kForward, kRead, kLoad, kSave, kClose };
   Kind kind = Kind::kStep;
+  std::string client;   // Who asks it: its own text, another one of each client.
   uint64_t serial = 0;  // The client's, from 1; each but once.
   int64_t step = 0;     // Updates done before it, as the client counts.
   // Of all that is the same in the command to each rank: ranks have the same command when their names are equal.
@@ -49,7 +50,6 @@ struct ClientCommand {
 
  private:
   friend class ClientLink;
-  std::string client;
   std::shared_ptr<const Ring> ring;  // Where the tensors lie, or
   std::string bytes;                 // they came with the command, before the state.
 };
