@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -178,6 +179,29 @@ def test_steps_of_one_micro_batch_may_have_several_and_may_be_forgotten(client, 
         assert result.target_tokens == SAMPLES * (SEQ_LEN - 1) == sum(part.target_tokens for part in parts)
         assert (result.loss, result.grad_norm) == pytest.approx(references["one"][0][1:3], rel=1e-6)
         session.finish()
+
+
+def test_another_client_does_not_go_on_with_the_step_of_one_that_has_gone(client, folder, batches, references, tmp_path):
+    """Of a step that the first one had begun the second one finds nothing; what it sends is the reference's step."""
+    job = submit(client, folder, tmp_path, "begun", "fsdp")
+    first = tacc.Session(job)
+    first.micro_batch({name: rows[4:] for name, rows in batches[1].items()})
+    for link in first._links:  # Whose own connection breaks goes on where it was.
+        link._socket.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(tacc.TaccError, match="the step has 1 micro-batches already; send update"):
+        first.step(batches[0])
+    first.close()
+    with tacc.Session(job) as second:
+        with pytest.raises(tacc.TaccError, match="there is no gradient; send a micro_batch before update"):
+            second.update()
+        with pytest.raises(tacc.TaccError, match="max_grad_norm is -1; give a number from 0"):
+            second.step(batches[0], max_grad_norm=-1.0)
+        for m in (0, 4):
+            second.micro_batch({name: rows[m : m + 4] for name, rows in batches[0].items()})
+        assert numbers(second.update()) == references["fsdp"][0]
+        assert numbers(second.step(batches[1])) == references["fsdp"][1]
+        second.finish()
+    job.wait(progress=False)
 
 
 def test_an_update_takes_what_the_client_gives(client, folder, batches, tmp_path):

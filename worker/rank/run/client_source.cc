@@ -91,7 +91,7 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
 }
 
 std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_launched) const {
-  const int64_t max_steps = parts_.start.max_steps;
+  const int64_t max_steps = parts_.start.max_steps, under_way = NumUnderWay(command);
   if (command.step != num_launched) {
     return absl::StrCat("the training has done ", num_launched, " steps, not ", command.step,
                         " as the client counts; connect anew");
@@ -100,14 +100,16 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
   const bool trains = updates || command.kind == Kind::kMicroBatch;
   if (trains && num_launched >= max_steps)
     return absl::StrCat("the training has done its ", max_steps, " steps (train.max_steps); close it");
-  if (command.kind == Kind::kStep && num_micro_batches_ > 0)
-    return absl::StrCat("the step has ", num_micro_batches_, " micro-batches already; send update");
-  if (command.kind == Kind::kUpdate && num_micro_batches_ == 0)
-    return "there is no gradient; send a micro_batch before update";
+  if (command.kind == Kind::kStep && under_way > 0)
+    return absl::StrCat("the step has ", under_way, " micro-batches already; send update");
+  if (command.kind == Kind::kUpdate && under_way == 0) return "there is no gradient; send a micro_batch before update";
+  if (updates) {
+    if (std::string why = WhyNot(command.update); !why.empty()) return why;
+  }
   const bool needs_whole_steps =
       command.kind == Kind::kSave || command.kind == Kind::kLoad || command.kind == Kind::kClose;
-  if (needs_whole_steps && num_micro_batches_ > 0)
-    return absl::StrCat("the step has ", num_micro_batches_, " micro-batches; send update or discard before");
+  if (needs_whole_steps && under_way > 0)
+    return absl::StrCat("the step has ", under_way, " micro-batches; send update or discard before");
   if (command.kind == Kind::kForward && !parts_.executor->has_eval()) return "the program has no evaluation";
   if (!command.outputs.empty() && std::any_of(parts_.executor->inputs().begin(), parts_.executor->inputs().end(),
                                               [](const Executor::Input& input) { return input.zigzag > 1; })) {
@@ -115,7 +117,7 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
            "dist.sp.size the size of dist.cp";
   }
   if (command.kind == Kind::kMicroBatch || command.kind == Kind::kUpdate) {
-    if (const std::string why = parts_.executor->WhyNotByParts(num_micro_batches_); !why.empty())
+    if (const std::string why = parts_.executor->WhyNotByParts(under_way); !why.empty())
       return absl::StrCat(why, "; send whole steps");
   }
   return "";
@@ -160,6 +162,7 @@ ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t
 
 absl::Status ClientSource::Launch() {
   parts_.client_link->Take(next_);
+  LeaveOthersStep(*next_);
   steps_.push_back(next_);
   if (next_->kind == Kind::kStep) {
     TACC_RETURN_IF_ERROR(parts_.executor->Launch(BatchOf(*next_, 0, next_->update).inputs));
@@ -177,6 +180,14 @@ void ClientSource::Discard() {
   num_micro_batches_ = 0;
   counters_.clear();
   last_micro_batch_ = nullptr;
+}
+
+int64_t ClientSource::NumUnderWay(const ClientCommand& command) const {
+  return command.client == step_client_ ? num_micro_batches_ : 0;
+}
+
+void ClientSource::LeaveOthersStep(const ClientCommand& command) {
+  if (NumUnderWay(command) == 0) Discard();
 }
 
 void ClientSource::TakeState(const ClientCommand& command) {
@@ -260,6 +271,7 @@ absl::Status ClientSource::RunMicroBatches(const ClientCommand& command, nlohman
   answer["target_tokens"] = counters[1] - counters_[1];
   counters_ = counters;
   last_micro_batch_ = next_;
+  step_client_ = command.client;
   return absl::OkStatus();
 }
 
@@ -322,6 +334,7 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
   parts_.client_link->Take(next_);
   nlohmann::json answer = {{"step", step}};
   std::string bytes;
+  if (refusal_.empty()) LeaveOthersStep(*next_);
   if (!refusal_.empty()) {
     answer["error"] = refusal_;
   } else if (next_->kind == Kind::kForward) {
@@ -338,7 +351,7 @@ absl::Status ClientSource::Serve(int64_t step, const std::function<absl::Status(
     TakeState(*next_);
     TACC_RETURN_IF_ERROR(Save(step, save, answer));
   }
-  parts_.client_link->Answer(std::move(answer), bytes);
+  parts_.client_link->Answer(std::move(answer), std::move(bytes));
   return absl::OkStatus();
 }
 

@@ -57,6 +57,11 @@ class ClientSource : public StepSource {
   absl::Status RunMicroBatches(const ClientCommand& command, nlohmann::json& answer);
   // The step under way has not been.
   void Discard();
+  // The micro-batches that the command finds in the step under way: none where another client sent them, which has
+  // gone.
+  int64_t NumUnderWay(const ClientCommand& command) const;
+  // Discards them, now that all ranks carry the command out.
+  void LeaveOthersStep(const ClientCommand& command);
   absl::Status Read(const ClientCommand& command, nlohmann::json& answer, std::string& bytes);
   absl::Status Load(const ClientCommand& command, nlohmann::json& answer);
   absl::Status Save(int64_t step, const std::function<absl::Status()>& save, nlohmann::json& answer);
@@ -77,6 +82,7 @@ class ClientSource : public StepSource {
   std::deque<std::shared_ptr<const ClientCommand>> steps_;  // Launched, and not finished.
   // Of the step under way, by parts.
   int64_t num_micro_batches_ = 0;
+  std::string step_client_;  // Whose it is.
   std::vector<double> counters_;
   std::shared_ptr<const ClientCommand> last_micro_batch_;  // Its memory is that of the update's inputs.
 

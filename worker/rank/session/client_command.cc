@@ -1,6 +1,8 @@
 #include "worker/rank/session/client_command.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
@@ -38,7 +40,9 @@ absl::StatusOr<ClientCommand::Kind> KindOf(const std::string& command) {
 
 absl::StatusOr<std::vector<std::string>> Texts(const json& header, const char* name) {
   std::vector<std::string> texts;
-  for (const json& text : header.value(name, json::array())) {
+  const json list = header.value(name, json::array());
+  if (!list.is_array()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no list of names"));
+  for (const json& text : list) {
     if (!text.is_string()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no list of names"));
     texts.push_back(text.get<std::string>());
   }
@@ -55,7 +59,9 @@ absl::StatusOr<double> Number(const json& value, const char* name) {
 
 absl::StatusOr<UpdateOptions> ParseUpdate(const json& header) {
   UpdateOptions options;
-  for (const json& pair : header.value("learning_rates", json::array())) {
+  const json rates = header.value("learning_rates", json::array());
+  if (!rates.is_array()) return absl::InvalidArgumentError("\"learning_rates\" is no list");
+  for (const json& pair : rates) {
     if (!pair.is_array() || pair.size() != 2)
       return absl::InvalidArgumentError("\"learning_rates\" is no list of peaks with what they are now");
     TACC_ASSIGN_OR_RETURN(const double peak, Number(pair[0], "learning_rates"));
@@ -68,14 +74,41 @@ absl::StatusOr<UpdateOptions> ParseUpdate(const json& header) {
   if (const auto found = header.find("max_grad_norm"); found != header.end()) {
     TACC_ASSIGN_OR_RETURN(options.max_grad_norm, Number(*found, "max_grad_norm"));
   }
-  if (header.contains("optimizer_step")) {
-    TACC_ASSIGN_OR_RETURN(const uint64_t step, WholeNumber(header, "optimizer_step", 0));
-    options.optimizer_step = static_cast<int64_t>(step);
+  if (const auto found = header.find("optimizer_step"); found != header.end()) {
+    if (!found->is_number_integer())
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"optimizer_step\" is ", found->dump().substr(0, 80), "; wanted a whole number"));
+    constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    options.optimizer_step = found->is_number_unsigned() ? static_cast<int64_t>(std::min(found->get<uint64_t>(), kMost))
+                                                         : found->get<int64_t>();
   }
   return options;
 }
 
+// As the float that the program takes.
+bool IsFiniteFloat(double value) { return std::abs(value) <= std::numeric_limits<float>::max(); }
+
 }  // namespace
+
+std::string WhyNot(const UpdateOptions& update) {
+  // Beyond it a double does not tell a step from the next one.
+  constexpr int64_t kMaxStep = int64_t{1} << 53;
+  const int64_t step = update.optimizer_step.value_or(0);
+  if (step < 0 || step > kMaxStep)
+    return absl::StrCat("optimizer_step is ", step, "; it counts updates, from 0 to ", kMaxStep);
+  const double norm = update.max_grad_norm.value_or(0);
+  if (!(norm >= 0 && IsFiniteFloat(norm)))
+    return absl::StrCat("max_grad_norm is ", norm, "; give a number from 0 that a float holds, or none");
+  if (!IsFiniteFloat(update.gradient_factor))
+    return absl::StrCat("gradient_factor is ", update.gradient_factor, "; give a number that a float holds");
+  for (const auto& [peak, rate] : update.learning_rates) {
+    // The program has the peak, and takes a factor.
+    if (!IsFiniteFloat(rate) || !IsFiniteFloat(rate / peak))
+      return absl::StrCat("a learning rate is ", rate, " where the job's is ", peak,
+                          "; give one that is a multiple of the job's by a number that a float holds");
+  }
+  return "";
+}
 
 absl::Status ParseHeader(const json& header, ClientCommand& command) {
   const json name = header.value("command", json());

@@ -24,10 +24,14 @@ struct UpdateOptions {
   std::optional<int64_t> optimizer_step;  // Updates that the optimizer counts before it.
 };
 
+// Why no update can be made with it: a weight would be no number behind it. Empty: one can.
+std::string WhyNot(const UpdateOptions& update);
+
 // What a client asks of all ranks alike.
 struct ClientCommand {
   enum class Kind { kStep, kMicroBatch, kUpdate, kDiscard, kForward, kRead, kLoad, kSave, kClose };
   Kind kind = Kind::kStep;
+  std::string client;   // Who asks it: its own text, another one of each client.
   uint64_t serial = 0;  // The client's, from 1; each but once.
   int64_t step = 0;     // Updates done before it, as the client counts.
   // Of all that is the same in the command to each rank: ranks have the same command when their names are equal.
@@ -47,7 +51,6 @@ struct ClientCommand {
 
  private:
   friend class ClientLink;
-  std::string client;
   std::shared_ptr<const Ring> ring;  // Where the tensors lie, or
   std::string bytes;                 // they came with the command, before the state.
 };

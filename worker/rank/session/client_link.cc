@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -22,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/session/client_socket.h"
 #include "worker/rank/session/inflate.h"
 
 namespace tacc::worker {
@@ -32,12 +32,9 @@ using nlohmann::json;
 // Of the frames; a client of another version is refused.
 constexpr int kProtocol = 1;
 // Who has not shown the token by then has gone, or means harm.
-constexpr absl::Duration kPatience = absl::Seconds(10);
-constexpr size_t kMaxConnections = 16;
-// A client that takes nothing for so long has gone.
-constexpr int kWriteMilliseconds = 30'000;
+constexpr absl::Duration kPatience = absl::Seconds(5);
 constexpr uint32_t kMaxHeaderBytes = 1 << 20;
-constexpr int kAnswersKept = 2;
+constexpr size_t kAnswersKept = 2;
 
 absl::Status Unavailable(const std::string& what) {
   return absl::UnavailableError(absl::StrCat("cannot listen for a client, ", what, ": ", strerror(errno)));
@@ -59,16 +56,14 @@ bool IsToken(const json& given, const std::string& token) {
   return difference == 0;
 }
 
-bool IsOwn(int fd) {
-  ucred peer = {};
-  socklen_t size = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+std::shared_ptr<const Outbox::Message> MessageOf(json header, std::string bytes = "") {
+  std::string head = FrameHead(std::move(header), bytes.size());
+  return std::make_shared<const Outbox::Message>(Outbox::Message{std::move(head), std::move(bytes)});
 }
 
 }  // namespace
 
 ClientLink::Connection::~Connection() {
-  if (memory_fd >= 0) close(memory_fd);
   if (fd >= 0) close(fd);
 }
 
@@ -93,7 +88,7 @@ ClientLink::~ClientLink() {
 }
 
 absl::Status ClientLink::Listen() {
-  constexpr int kBacklog = 16;
+  constexpr int kBacklog = 128;
   TACC_ASSIGN_OR_RETURN(endpoint_.token, RandomHex());
   TACC_ASSIGN_OR_RETURN(const std::string name, RandomHex());
   // An abstract name: nothing is left behind by a rank that is killed.
@@ -132,8 +127,7 @@ absl::Status ClientLink::Listen() {
 void ClientLink::Loop() {
   while (true) {
     std::vector<pollfd> polled = {{wake_, POLLIN, 0}, {local_listener_, POLLIN, 0}, {listener_, POLLIN, 0}};
-    for (const auto& connection : connections_)
-      polled.push_back({connection->fd, static_cast<int16_t>(MayRead(*connection) ? POLLIN : 0), 0});
+    for (const auto& connection : connections_) polled.push_back({connection->fd, Events(*connection), 0});
     constexpr int kTickMilliseconds = 1000;
     (void)poll(polled.data(), polled.size(), kTickMilliseconds);
     eventfd_t ignored;
@@ -145,8 +139,7 @@ void ClientLink::Loop() {
     size_t i = 3;
     for (auto it = connections_.begin(); it != connections_.end(); ++i) {
       const std::shared_ptr<Connection> connection = *it;
-      const bool is_late = !connection->is_attached && absl::Now() - connection->since > kPatience;
-      const bool stays = !is_late && (polled[i].revents == 0 || Read(connection));
+      const bool stays = !IsLate(*connection) && Serve(connection, polled[i].revents);
       if (!stays) Forget(connection);
       it = stays ? std::next(it) : connections_.erase(it);
     }
@@ -156,15 +149,18 @@ void ClientLink::Loop() {
 }
 
 void ClientLink::Accept(int listener, bool is_local) {
-  while (true) {
+  // Those of one round leave each other their places, so that each is read once before it may have to go.
+  for (size_t count = 0; count < kMaxWaiting; ++count) {
     auto connection = std::make_shared<Connection>();
     connection->fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (connection->fd < 0) return;
-    if (connections_.size() >= kMaxConnections || (is_local && !IsOwn(connection->fd))) continue;
-    const int on = 1;
-    if (!is_local) (void)setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (is_local && !IsOwn(connection->fd)) continue;
+    if (!is_local) KeepAlive(connection->fd);
     connection->is_local = is_local;
     connection->since = absl::Now();
+    const auto waits = [&](const auto& other) { return !other->is_attached && other->is_local == is_local; };
+    if (std::count_if(connections_.begin(), connections_.end(), waits) >= static_cast<int64_t>(kMaxWaiting))
+      connections_.erase(std::find_if(connections_.begin(), connections_.end(), waits));
     connections_.push_back(std::move(connection));
   }
 }
@@ -179,14 +175,44 @@ void ClientLink::Forget(const std::shared_ptr<Connection>& connection) {
 bool ClientLink::MayRead(const Connection& connection) {
   absl::MutexLock lock(&mutex_);
   // One that a later client has replaced says nothing any more.
-  return !connection.is_attached || (attached_.get() == &connection && next_ == nullptr);
+  const bool is_heard = !connection.is_attached || (attached_.get() == &connection && next_ == nullptr);
+  // It has two answers to read at most when it asks for more.
+  return is_heard && !connection.ends && connection.outbox.size() < kAnswersKept;
+}
+
+int16_t ClientLink::Events(const Connection& connection) {
+  const bool reads = MayRead(connection);
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int16_t>((reads ? POLLIN : 0) | (connection.outbox.size() > 0 ? POLLOUT : 0));
+}
+
+bool ClientLink::IsLate(const Connection& connection) {
+  const absl::Time now = absl::Now();
+  absl::MutexLock lock(&mutex_);
+  return (!connection.is_attached && now - connection.since > kPatience) || connection.outbox.IsLate(now);
+}
+
+bool ClientLink::Serve(const std::shared_ptr<Connection>& connection, int events) {
+  if ((events & POLLOUT) != 0) {
+    absl::MutexLock lock(&mutex_);
+    if (!connection->outbox.Send(connection->fd, absl::Now())) return false;
+    if (connection->ends && connection->outbox.size() == 0) return false;
+  }
+  if ((events & ~POLLOUT) == 0) return true;
+  // What poll reports of one that is not read is that it is over.
+  return MayRead(*connection) ? Read(connection) : (events & (POLLHUP | POLLERR)) == 0;
+}
+
+void ClientLink::Post(Connection& connection, std::shared_ptr<const Outbox::Message> message) {
+  connection.outbox.Push(std::move(message), absl::Now());
+  if (!connection.outbox.Send(connection.fd, absl::Now())) shutdown(connection.fd, SHUT_RDWR);
 }
 
 bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
-  if (!MayRead(*connection)) return false;  // What poll reports all the same is that it is over.
   while (MayRead(*connection)) {
     const absl::Span<char> space = connection->reader.Space();
-    const ssize_t count = Receive(*connection, space);
+    const bool takes_memory = connection->is_local && !connection->is_attached;
+    const ssize_t count = Receive(connection->fd, space, takes_memory ? &connection->memory : nullptr);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (count <= 0) return false;
     const absl::StatusOr<bool> is_whole =
@@ -197,31 +223,13 @@ bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
       connection->reader.Reset(kMaxHeaderBytes);
     }
     if (!status.ok()) {
-      (void)Write(*connection, FrameHead({{"error", std::string(status.message())}}, 0), "");
-      return false;
+      absl::MutexLock lock(&mutex_);
+      Post(*connection, MessageOf({{"error", std::string(status.message())}}));
+      connection->ends = true;
+      return connection->outbox.size() > 0;
     }
   }
   return true;
-}
-
-ssize_t ClientLink::Receive(Connection& connection, absl::Span<char> space) {
-  iovec part = {space.data(), space.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (connection.is_local) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-  }
-  const ssize_t count = recvmsg(connection.fd, &message, MSG_CMSG_CLOEXEC);
-  if (count <= 0) return count;
-  for (cmsghdr* part_of = CMSG_FIRSTHDR(&message); part_of != nullptr; part_of = CMSG_NXTHDR(&message, part_of)) {
-    if (part_of->cmsg_level != SOL_SOCKET || part_of->cmsg_type != SCM_RIGHTS) continue;
-    if (connection.memory_fd >= 0) close(connection.memory_fd);
-    std::memcpy(&connection.memory_fd, CMSG_DATA(part_of), sizeof(int));
-  }
-  return count;
 }
 
 int64_t ClientLink::MaxBytes(const Connection& connection) const {
@@ -245,12 +253,18 @@ absl::Status ClientLink::Attach(const std::shared_ptr<Connection>& connection) {
   }
   const json client = hello.value("client", json());
   if (!client.is_string()) return absl::InvalidArgumentError("\"client\" is no text");
-  if (connection->memory_fd >= 0) {
-    TACC_ASSIGN_OR_RETURN(connection->ring, Ring::Map(connection->memory_fd));
+  if (connection->memory.is_unclear) {
+    return absl::InvalidArgumentError(
+        "the client's memory did not come as the one descriptor with its hello: there were more, or the rank may open "
+        "no more files");
+  }
+  if (connection->memory.fd >= 0) {
+    TACC_ASSIGN_OR_RETURN(connection->ring, Ring::Map(connection->memory.fd));
+    connection->memory.Close();  // It stays mapped.
   }
   absl::MutexLock lock(&mutex_);
   if (attached_ != nullptr) {
-    (void)Write(*attached_, FrameHead({{"error", "another client drives the job now"}, {"code", "replaced"}}, 0), "");
+    Post(*attached_, MessageOf({{"error", "another client drives the job now"}, {"code", "replaced"}}));
     shutdown(attached_->fd, SHUT_RDWR);
   }
   attached_ = connection;
@@ -274,7 +288,7 @@ void ClientLink::Welcome() {
   welcome["num_micro_batches"] = options_.num_micro_batches;
   welcome["inputs"] = json::array();
   for (const ClientInput& input : options_.inputs) welcome["inputs"].push_back(input.ToJson());
-  if (!Write(*attached_, FrameHead(std::move(welcome), bytes.size()), bytes)) shutdown(attached_->fd, SHUT_RDWR);
+  Post(*attached_, MessageOf(std::move(welcome), std::move(bytes)));
 }
 
 absl::Status ClientLink::TakeCommand(const std::shared_ptr<Connection>& connection) {
@@ -283,7 +297,7 @@ absl::Status ClientLink::TakeCommand(const std::shared_ptr<Connection>& connecti
   if (attached_ != connection) return absl::OkStatus();
   for (const Answered& answered : answered_) {
     if (answered.serial != command->serial) continue;
-    if (!Write(*connection, answered.head, answered.bytes)) shutdown(connection->fd, SHUT_RDWR);
+    Post(*connection, answered.message);
     return absl::OkStatus();
   }
   for (const std::shared_ptr<const ClientCommand>& taken : taken_) {
@@ -404,23 +418,6 @@ absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command
   return absl::OkStatus();
 }
 
-bool ClientLink::Write(Connection& connection, const std::string& head, const std::string& bytes) {
-  absl::MutexLock lock(&connection.write_mutex);
-  for (const std::string* text : {&head, &bytes}) {
-    for (size_t sent = 0; sent < text->size();) {
-      const ssize_t count = send(connection.fd, text->data() + sent, text->size() - sent, MSG_NOSIGNAL);
-      if (count > 0) {
-        sent += count;
-        continue;
-      }
-      if (errno == EINTR) continue;
-      pollfd room = {connection.fd, POLLOUT, 0};
-      if (errno != EAGAIN || poll(&room, 1, kWriteMilliseconds) <= 0) return false;
-    }
-  }
-  return true;
-}
-
 std::shared_ptr<const ClientCommand> ClientLink::Next(absl::Duration time_out) {
   absl::MutexLock lock(&mutex_);
   const auto has_come = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return next_ != nullptr; };
@@ -439,25 +436,23 @@ void ClientLink::Take(const std::shared_ptr<const ClientCommand>& command) {
   (void)eventfd_write(wake_, 1);
 }
 
-void ClientLink::Answer(json answer, const std::string& bytes) {
-  std::shared_ptr<Connection> to;
-  Answered answered;
+void ClientLink::Answer(json answer, std::string bytes) {
   {
     absl::MutexLock lock(&mutex_);
     const std::shared_ptr<const ClientCommand> command = taken_.front();
     taken_.pop_front();
     answer["serial"] = command->serial;
-    answered = {command->serial, FrameHead(std::move(answer), bytes.size()), bytes};
     // Not of a client that has gone: another one counts anew.
     if (command->client == client_) {
-      answered_.push_back(answered);
+      answered_.push_back({command->serial, MessageOf(std::move(answer), std::move(bytes))});
       if (answered_.size() > kAnswersKept) answered_.pop_front();
       // One that has come meanwhile sends the command again.
-      if (!is_welcome_due_) to = attached_;
+      if (attached_ != nullptr && !is_welcome_due_) Post(*attached_, answered_.back().message);
     }
     if (taken_.empty()) Welcome();
   }
-  if (to != nullptr && !Write(*to, answered.head, answered.bytes)) shutdown(to->fd, SHUT_RDWR);
+  // What the socket did not take, the thread sends.
+  (void)eventfd_write(wake_, 1);
 }
 
 absl::Duration ClientLink::WithoutClient() {

@@ -20,7 +20,9 @@
 #include "nlohmann/json.hpp"
 #include "worker/rank/session/client_command.h"
 #include "worker/rank/session/client_inputs.h"
+#include "worker/rank/session/client_socket.h"
 #include "worker/rank/session/frame.h"
+#include "worker/rank/session/outbox.h"
 #include "worker/rank/session/ring.h"
 
 namespace tacc::worker {
@@ -34,8 +36,8 @@ struct ClientEndpoint {
 };
 
 // Listens for a client on a thread of its own. One client at a time: another one that shows the token takes the place
-// of the one before, whose connection ends. What a client may make the rank hold is bounded: two commands, and their
-// answers.
+// of the one before, whose connection ends. What a client may make the rank hold is bounded: two commands, their
+// answers, and two before these. None waits for a client that does not read.
 //
 // A client sends a command when it has the answer to the one before it, or while that one is carried out. After its
 // connection broke it sends those again that it has no answer to: what was carried out is answered from memory.
@@ -43,6 +45,9 @@ class ClientLink {
  public:
   // The largest state that a client may give.
   static constexpr int64_t kMaxStateBytes = 64 << 20;
+  // So many connections over TCP, and as many over the Unix socket, may be without a token; the oldest goes when there
+  // is one more.
+  static constexpr size_t kMaxWaiting = 64;
 
   struct Options {
     std::string advertise;  // The address to listen at, for clients of other machines.
@@ -68,7 +73,8 @@ class ClientLink {
   // Carries it out from now on: its client may be gone, or have sent it again.
   void Take(const std::shared_ptr<const ClientCommand>& command);
   // Its answer, of the oldest that was taken. An `error` in it says why nothing was done.
-  void Answer(nlohmann::json answer, const std::string& bytes = "");
+  // Does not wait until the client has it.
+  void Answer(nlohmann::json answer, std::string bytes = "");
 
   // How long there has been no client; zero while there is one.
   absl::Duration WithoutClient();
@@ -81,15 +87,17 @@ class ClientLink {
     bool is_attached = false;
     absl::Time since;  // When it came.
     std::string client;
-    int memory_fd = -1;
+    GivenDescriptor memory;  // Until it is mapped.
     std::shared_ptr<const Ring> ring;
     FrameReader reader{kMaxHelloBytes};
-    absl::Mutex write_mutex;
+    // Under the link's mutex:
+    Outbox outbox;
+    bool ends = false;  // When it has what is in the outbox.
     ~Connection();
   };
   struct Answered {
     uint64_t serial = 0;
-    std::string head, bytes;
+    std::shared_ptr<const Outbox::Message> message;
   };
 
   explicit ClientLink(Options options) : options_(std::move(options)) {}
@@ -99,8 +107,6 @@ class ClientLink {
   void Forget(const std::shared_ptr<Connection>& connection);
   // False: the connection is over.
   bool Read(const std::shared_ptr<Connection>& connection);
-  // As recv; keeps what memory comes along.
-  static ssize_t Receive(Connection& connection, absl::Span<char> space);
   absl::Status Attach(const std::shared_ptr<Connection>& connection);
   absl::Status TakeCommand(const std::shared_ptr<Connection>& connection);
   absl::StatusOr<std::shared_ptr<ClientCommand>> ParseCommand(Connection& connection) const;
@@ -111,7 +117,14 @@ class ClientLink {
   void Welcome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t MaxBytes(const Connection& connection) const;
   bool MayRead(const Connection& connection);
-  static bool Write(Connection& connection, const std::string& head, const std::string& bytes);
+  // What to poll it for.
+  int16_t Events(const Connection& connection);
+  // Has not shown the token in time, or does not take what it is sent.
+  bool IsLate(const Connection& connection);
+  // False: the connection is over.
+  bool Serve(const std::shared_ptr<Connection>& connection, int events);
+  void Post(Connection& connection, std::shared_ptr<const Outbox::Message> message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   ClientEndpoint endpoint_;

@@ -1,19 +1,24 @@
 #include "worker/rank/session/client_link.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <zlib.h>
 
+#include <cmath>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/rank/session/inflate.h"
+#include "worker/rank/session/testing/test_client.h"
 
 namespace tacc::worker {
 namespace {
@@ -22,67 +27,6 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kSoon = absl::Seconds(10);
-
-// A client as a test plays it, over the Unix socket.
-class TestClient {
- public:
-  explicit TestClient(const ClientEndpoint& endpoint) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, endpoint.local.data(), endpoint.local.size());
-    const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + endpoint.local.size();
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-  }
-  ~TestClient() { close(fd_); }
-
-  void SendRaw(const std::string& bytes, int memory_fd = -1) const {
-    iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (memory_fd >= 0) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(rights), &memory_fd, sizeof(int));
-    }
-    EXPECT_EQ(sendmsg(fd_, &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-  }
-  void Send(const json& header, const std::string& bytes = "", int memory_fd = -1) const {
-    SendRaw(FrameHead(header, bytes.size()) + bytes, memory_fd);
-  }
-  json Hello(const ClientEndpoint& endpoint, const std::string& name, int memory_fd = -1) {
-    Send({{"hello", true}, {"protocol", 1}, {"token", endpoint.token}, {"client", name}}, "", memory_fd);
-    return Receive();
-  }
-  // The next frame's header; null when the connection is over.
-  json Receive() {
-    uint32_t length = 0;
-    if (!Read(reinterpret_cast<char*>(&length), sizeof(length))) return json();
-    std::string text(length, '\0');
-    if (!Read(text.data(), length)) return json();
-    json header = json::parse(text);
-    bytes.assign(header.value("bytes", size_t{0}), '\0');
-    return Read(bytes.data(), bytes.size()) ? header : json();
-  }
-
-  std::string bytes;  // Behind the header that was received last.
-
- private:
-  bool Read(char* to, size_t size) const {
-    for (size_t done = 0; done < size;) {
-      const ssize_t count = recv(fd_, to + done, size - done, 0);
-      if (count <= 0) return false;
-      done += count;
-    }
-    return true;
-  }
-  int fd_;
-};
 
 class ClientLinkTest : public ::testing::Test {
  protected:
@@ -314,6 +258,95 @@ TEST_F(ClientLinkTest, NothingIsReadOfWhoDoesNotShowTheToken) {
   EXPECT_GT(link_->WithoutClient(), absl::ZeroDuration());
 }
 
+// The rank's end of a client's TCP connection, which is in this process too.
+int AcceptedFrom(int client) {
+  const auto name = [](int fd, decltype(&getsockname) of) {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    return of(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? ntohs(address.sin_port) : 0;
+  };
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (fd != client && name(fd, getpeername) == name(client, getsockname)) return fd;
+  }
+  return -1;
+}
+
+TEST_F(ClientLinkTest, AsksAQuietClientOverTcpWhetherItIsThere) {
+  TestClient client(endpoint(), /*is_local=*/false);
+  client.Hello(endpoint(), "a");
+  int is_on = 0;
+  socklen_t size = sizeof(is_on);
+  ASSERT_EQ(getsockopt(AcceptedFrom(client.fd()), SOL_SOCKET, SO_KEEPALIVE, &is_on, &size), 0);
+  EXPECT_EQ(is_on, 1);
+}
+
+TEST_F(ClientLinkTest, ThoseWithoutATokenKeepNobodyOut) {
+  TestClient attached(endpoint());
+  attached.Hello(endpoint(), "a");
+  for (const bool is_local : {true, false}) {
+    std::vector<std::unique_ptr<TestClient>> idle;
+    for (size_t i = 0; i < ClientLink::kMaxWaiting; ++i)
+      idle.push_back(std::make_unique<TestClient>(endpoint(), is_local));
+    const absl::Time begin = absl::Now();
+    // The one that has the token stays, and comes.
+    attached.Send(Step(is_local ? 1 : 2), "0123456789abcdef");
+    ASSERT_NE(link_->Next(kSoon), nullptr);
+    link_->Take(link_->Next(kSoon));
+    link_->Answer({});
+    EXPECT_TRUE(attached.Receive().is_object());
+    TestClient next(endpoint(), is_local);
+    next.Send({{"hello", true}, {"protocol", 0}, {"token", endpoint().token}});
+    EXPECT_THAT(next.Receive().value("error", ""), HasSubstr("protocol 0"));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(4)) << "not only when the others' time is over";
+    EXPECT_TRUE(idle.front()->Receive().is_null()) << "the oldest is gone";
+    idle.back()->Send({{"hello", true}, {"protocol", 0}, {"token", endpoint().token}});
+    EXPECT_TRUE(idle.back()->Receive().is_object()) << "the newest is not";
+  }
+}
+
+TEST_F(ClientLinkTest, OneThatDoesNotReadKeepsNobodyOut) {
+  const std::string large(64 << 20, 'x');
+  const absl::Time begin = absl::Now();
+  TestClient deaf(endpoint());
+  deaf.Hello(endpoint(), "a");
+  for (int serial = 1; serial <= 2; ++serial) {
+    deaf.Send(Step(serial), "0123456789abcdef");
+    const auto command = link_->Next(kSoon);
+    ASSERT_NE(command, nullptr);
+    link_->Take(command);
+    link_->Answer({{"loss", serial}}, large);  // The rank goes on.
+  }
+  // With two answers to read it is not heard.
+  deaf.Send(Step(3), "0123456789abcdef");
+  EXPECT_EQ(link_->Next(absl::Milliseconds(200)), nullptr);
+  EXPECT_EQ(deaf.Receive()["loss"], 1);
+  EXPECT_NE(link_->Next(kSoon), nullptr);
+  TestClient next(endpoint());
+  EXPECT_EQ(next.Hello(endpoint(), "b")["step"], 3);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+}
+
+// What copies and prints such a header would call itself for each level.
+TEST_F(ClientLinkTest, ADeepHeaderIsRefused) {
+  const auto deep = [](int levels, const std::string& begin) {
+    const std::string text = begin + std::string(levels, '[') + std::string(levels, ']') + "}";
+    const uint32_t length = text.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+  };
+  TestClient stranger(endpoint());
+  stranger.SendRaw(deep(2000, "{\"protocol\": "));
+  EXPECT_THAT(stranger.Receive().value("error", ""), HasSubstr("more than 8 deep"));
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  client.SendRaw(deep(500'000, "{\"command\": \"discard\", \"serial\": 1, \"x\": "));
+  EXPECT_THAT(client.Receive().value("error", ""), HasSubstr("more than 8 deep"));
+  EXPECT_TRUE(client.Receive().is_null());
+  TestClient again(endpoint());
+  again.Hello(endpoint(), "a");
+  again.SendRaw(deep(8, "{\"command\": \"discard\", \"serial\": 1, \"x\": "));
+  EXPECT_NE(link_->Next(kSoon), nullptr);
+}
+
 TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
   TestClient client(endpoint());
   client.Hello(endpoint(), "a");
@@ -347,6 +380,38 @@ TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
   EXPECT_THAT(next({{"command", "read"}, {"serial", 4}, {"states", {"weights/w"}}})->states,
               testing::ElementsAre("weights/w"));
   EXPECT_EQ(next({{"command", "load"}, {"serial", 5}, {"path", "/a"}})->path, "/a");
+}
+
+TEST_F(ClientLinkTest, AnUpdateThatWouldMakeNoNumbersIsRefused) {
+  TestClient client(endpoint());
+  client.Hello(endpoint(), "a");
+  int serial = 0;
+  const auto why = [&](const std::string& fields) {
+    const json header = json::parse(absl::StrCat(R"({"command": "update", "serial": )", ++serial, fields, "}"));
+    client.Send(header);
+    const auto command = link_->Next(kSoon);
+    EXPECT_NE(command, nullptr) << fields;
+    if (command == nullptr) return std::string("none");
+    link_->Take(command);
+    link_->Answer({});
+    client.Receive();
+    return WhyNot(command->update);
+  };
+  EXPECT_EQ(why(""), "");
+  EXPECT_EQ(why(R"(, "optimizer_step": 0, "max_grad_norm": 0, "gradient_factor": -2)"), "");
+  EXPECT_EQ(why(R"(, "max_grad_norm": 3e38, "learning_rates": [[0.5, 0], [0.1, 5]])"), "");
+  EXPECT_THAT(why(R"(, "optimizer_step": -1)"), HasSubstr("optimizer_step is -1; it counts updates, from 0"));
+  for (const char* step : {"9007199254740993", "9223372036854775808", "18446744073709551615", "-9223372036854775808"})
+    EXPECT_THAT(why(absl::StrCat(", \"optimizer_step\": ", step)), HasSubstr("it counts updates")) << step;
+  for (const char* norm : {"-1", "-1e-30", "1e300"})
+    EXPECT_THAT(why(absl::StrCat(", \"max_grad_norm\": ", norm)), HasSubstr("max_grad_norm is ")) << norm;
+  for (const char* factor : {"1e300", "-1e39"})
+    EXPECT_THAT(why(absl::StrCat(", \"gradient_factor\": ", factor)), HasSubstr("gradient_factor is ")) << factor;
+  for (const char* rates : {"[[0.5, 1e300]]", "[[1, 1], [1e-10, 1e30]]", "[[0, 1]]", "[[0, 0]]"})
+    EXPECT_THAT(why(absl::StrCat(", \"learning_rates\": ", rates)), HasSubstr("a learning rate is ")) << rates;
+  UpdateOptions nan;
+  nan.max_grad_norm = std::nan("");
+  EXPECT_THAT(WhyNot(nan), HasSubstr("max_grad_norm is nan"));
 }
 
 // Ranks carry a command out when its name is the same on all of them: all that it says counts.
@@ -387,6 +452,11 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   EXPECT_THAT(ErrorOf(update), HasSubstr("no list of peaks with what they are now"));
   update = {{"command", "update"}, {"serial", 1}, {"max_grad_norm", "much"}};
   EXPECT_THAT(ErrorOf(update), HasSubstr("\"max_grad_norm\" is \"much\"; wanted a finite number"));
+  update = {{"command", "update"}, {"serial", 1}, {"optimizer_step", 1.5}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("\"optimizer_step\" is 1.5; wanted a whole number"));
+  update = {{"command", "update"}, {"serial", 1}, {"learning_rates", "all"}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("\"learning_rates\" is no list"));
+  EXPECT_THAT(ErrorOf({{"command", "read"}, {"serial", 1}, {"states", "w"}}), HasSubstr("no list of names"));
   EXPECT_THAT(ErrorOf({{"command", "load"}, {"serial", 1}, {"path", 7}}), HasSubstr("\"path\" is no text"));
   TestClient client(endpoint());
   client.Hello(endpoint(), "a");

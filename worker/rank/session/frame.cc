@@ -7,6 +7,26 @@
 #include "graph/ir/status_macros.h"
 
 namespace tacc::worker {
+namespace {
+
+// What copies and prints a value calls itself for each level: one of any depth would take a stack of any size.
+constexpr int kMaxDepth = 8;
+
+// A discarded value: it is no JSON.
+absl::StatusOr<nlohmann::json> ParsedHeader(const std::string& text) {
+  bool is_deep = false;
+  const auto keep = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_deep = is_deep || depth > kMaxDepth;
+    return depth <= kMaxDepth;
+  };
+  nlohmann::json header = nlohmann::json::parse(text, keep, /*allow_exceptions=*/false);
+  if (is_deep)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame's header has values inside values more than ", kMaxDepth, " deep"));
+  return header;
+}
+
+}  // namespace
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -39,7 +59,7 @@ absl::StatusOr<bool> FrameReader::Read(size_t count, Check check) {
     return false;
   }
   if (part_ == Part::kHeader && num_read_ == text_.size()) {
-    header = nlohmann::json::parse(text_, nullptr, /*allow_exceptions=*/false);
+    TACC_ASSIGN_OR_RETURN(header, ParsedHeader(text_));
     if (!header.is_object()) return absl::InvalidArgumentError("a frame's header is no JSON object");
     const auto found = header.find("bytes");
     if (found != header.end() && !found->is_number_unsigned())

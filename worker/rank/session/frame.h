@@ -29,7 +29,8 @@ class FrameReader {
 
   // Where to read to next, not empty.
   absl::Span<char> Space();
-  // So many bytes were read there. True: the frame is whole. InvalidArgument: it is none, or longer than allowed.
+  // So many bytes were read there. True: the frame is whole. InvalidArgument: it is none, or longer or deeper than
+  // allowed.
   absl::StatusOr<bool> Read(size_t count, Check check);
 
   // Of the frame that is whole; taking it begins the next one.

@@ -1,0 +1,63 @@
+#include "worker/rank/session/client_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace tacc::worker {
+
+bool IsOwn(int fd) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+}
+
+void KeepAlive(int fd) {
+  struct Option {
+    int level, name, value;
+  };
+  // An idle connection is asked three times; what was sent and not acknowledged is waited for as long in all.
+  constexpr Option kOptions[] = {{IPPROTO_TCP, TCP_NODELAY, 1},   {SOL_SOCKET, SO_KEEPALIVE, 1},
+                                 {IPPROTO_TCP, TCP_KEEPIDLE, 30}, {IPPROTO_TCP, TCP_KEEPINTVL, 10},
+                                 {IPPROTO_TCP, TCP_KEEPCNT, 3},   {IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000}};
+  for (const Option& option : kOptions)
+    (void)setsockopt(fd, option.level, option.name, &option.value, sizeof(option.value));
+}
+
+void GivenDescriptor::Close() {
+  if (fd >= 0) close(fd);
+  fd = -1;
+}
+
+ssize_t Receive(int fd, absl::Span<char> space, GivenDescriptor* given) {
+  iovec part = {space.data(), space.size()};
+  // The kernel gives as many as have room here, be they wanted or not, and closes the rest.
+  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t count = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  if (count < 0) return count;
+  if (given != nullptr && (message.msg_flags & MSG_CTRUNC) != 0) given->is_unclear = true;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= header->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int came = -1;
+      std::memcpy(&came, CMSG_DATA(header) + at, sizeof(int));
+      if (given != nullptr && given->fd < 0) {
+        given->fd = came;
+        continue;
+      }
+      if (given != nullptr) given->is_unclear = true;
+      close(came);
+    }
+  }
+  return count;
+}
+
+}  // namespace tacc::worker
