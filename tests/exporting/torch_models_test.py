@@ -10,7 +10,7 @@ import pytest
 import tacc
 import torch
 import torch.nn.functional as F
-from comparison import EXACT, KeepDouble, check_against_torch, nodes_of, torch_interpreter
+from comparison import EXACT, KeepDouble, check_against_torch, nodes_of, run_graph, torch_interpreter
 from safetensors.torch import load_file
 from torch import nn
 from torch_models import BATCH, LENGTH, MODELS, filled, ids
@@ -139,6 +139,35 @@ def test_dropout_is_the_graphs(tmp_path: Path):
     assert "dropout %" in text and "rate=0.25" in text
     assert '%sample = input "sample" : i64[B]' in text
     assert [i.name for i in exported.inputs] == ["input", "input1"]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module], **options: bool):
+        super().__init__()
+        self.layers = kind(6, 4, num_layers=3, dropout=0.5, **options)
+        self.head = nn.Linear(8 if options.get("bidirectional") else 4, 3)
+
+    def forward(self, x, labels):
+        if not self.layers.batch_first:
+            x = x.transpose(0, 1)
+        y, _ = self.layers(x)
+        return {"loss": F.cross_entropy(self.head(y[:, -1] if self.layers.batch_first else y[-1]), labels)}
+
+
+@pytest.mark.parametrize(
+    "kind, options", [(nn.LSTM, {"batch_first": True}), (nn.GRU, {"batch_first": True, "bidirectional": True}), (nn.RNN, {})], ids=["lstm", "gru", "rnn"]
+)
+def test_recurrent_layers_have_dropout_between_them(kind: type[nn.Module], options: dict[str, bool], tmp_path: Path):
+    module, batch = filled(Recurrent(kind, **options)), {"x": torch.randn(BATCH, 3, 6), "labels": torch.arange(BATCH) % 3}
+    exported = tacc.export_model(module.train(), batch, tmp_path)
+    assert exported.any_batch
+    assert (tmp_path / "model.graph").read_text().count(" = dropout %") == 2
+    made, _ = run_graph(exported, batch)  # without dropout
+    module = copy.deepcopy(module).double().eval()
+    wanted = module(batch["x"].double(), batch["labels"])["loss"].item()
+    assert abs(made["loss"].item() / made["target_tokens"].item() - wanted) <= EXACT * wanted
+    tacc.export_model(module.float(), batch, tmp_path)
+    assert " = dropout %" not in (tmp_path / "model.graph").read_text()
 
 
 class DropsWeights(nn.Module):
