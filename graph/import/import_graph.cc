@@ -319,8 +319,11 @@ class GraphChecker {
   absl::Status CheckOutput(size_t i) const {
     const Node& node = graph_.nodes[i];
     if (node.operands.size() != 1) return places_.Error(i, "an output has one operand");
-    if (!node.attrs.empty())
-      return places_.Error(i, absl::StrCat("an output takes no attributes, got ", node.attrs.begin()->first, "="));
+    for (const auto& [key, value] : node.attrs) {
+      if (key == "splittable" && node.symbol == "loss" && std::holds_alternative<bool>(value)) continue;
+      return places_.Error(i, absl::StrCat("output \"loss\" takes splittable=false, others no attributes, got ", key,
+                                           "=", Print(value)));
+    }
     if (node.symbol.empty()) return places_.Error(i, "an output needs a quoted name");
     if (IsReturned(node) || !ChangedBuffer(node.symbol).empty()) return absl::OkStatus();
     const TensorType wanted = {DType::kF32, {}};

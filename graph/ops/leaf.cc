@@ -57,7 +57,9 @@ void AddLeafOps(OpTable& table) {
                            {"role", AttrKind::kString, AttrSpec::kOptional}}));
   table.Add(Leaf("read", {}));
   OpDef output = End("output");
-  output.attrs = {{"returned", AttrKind::kBool, AttrSpec::kOptional}};  // the model's forward returns it
+  output.attrs = {
+      {"returned", AttrKind::kBool, AttrSpec::kOptional},     // the model's forward returns it
+      {"splittable", AttrKind::kBool, AttrSpec::kOptional}};  // false: a loss of all samples of a step together
   table.Add(output);
   table.Add(End("store"));
 

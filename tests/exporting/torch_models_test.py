@@ -57,6 +57,33 @@ def test_targets_are_those_of_cross_entropies_alone(tmp_path: Path):
         assert (exported.targets, exported.samples_meet) == (targets, False), name
 
 
+LOSSES = {
+    "cross-entropy": (True, lambda o, b: F.cross_entropy(o, b[1])),
+    "of each, then the mean": (True, lambda o, b: F.cross_entropy(o, b[1], reduction="none").mean()),
+    "smoothed": (True, lambda o, b: F.cross_entropy(o, b[1], label_smoothing=0.1)),
+    "sum / samples": (True, lambda o, b: F.cross_entropy(o, b[1], reduction="sum") / o.shape[0]),
+    "two means over elements": (True, lambda o, b: F.mse_loss(o[:, 0], b[1].float()) + 0.3 * o.abs().mean()),
+    "KL": (True, lambda o, b: F.kl_div(o.log_softmax(-1), torch.full_like(o, 0.2), reduction="batchmean")),
+    "sum": (False, lambda o, b: F.cross_entropy(o, b[1], reduction="sum")),
+    "root of a mean": (False, lambda o, b: F.mse_loss(o[:, 0], b[1].float()).sqrt()),
+    "contrast in the batch": (False, lambda o, b: F.cross_entropy(o @ o.T, torch.arange(o.shape[0]))),
+    "two counts of targets": (False, lambda o, b: F.cross_entropy(o, b[1]) + F.cross_entropy(o[:, :2], b[1].clamp(0, 1))),
+    "targets and elements": (False, lambda o, b: F.cross_entropy(o, b[1]) + 0.1 * o.square().mean()),
+    "mean over a mask": (False, lambda o, b: (F.cross_entropy(o, b[1], reduction="none") * b[0][:, 0]).sum() / b[0][:, 0].sum()),
+    "variance": (False, lambda o, b: (o - o.mean(0)).square().mean()),
+    "softmax over samples": (False, lambda o, b: (o[:, 0].softmax(0) * o[:, 0]).mean()),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_which_losses_the_parts_of_a_batch_add_up_to(name: str, tmp_path: Path):
+    splittable, loss = LOSSES[name]
+    batch = (torch.randn(4, 6), torch.tensor([0, 1, 2, -100]))
+    exported = tacc.export_model(filled(nn.Linear(6, 5)), batch, tmp_path, loss=loss)
+    assert exported.splittable == splittable
+    assert ('output "loss" %' in (text := (tmp_path / "model.graph").read_text())) and ("splittable=false" in text) == (not splittable)
+
+
 def test_params_say_what_their_dims_are(tmp_path: Path):
     """As those of the families do, so that tensor parallelism splits them."""
     model = MODELS["llama"]()

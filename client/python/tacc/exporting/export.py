@@ -33,6 +33,7 @@ from tacc.exporting.results import Exported, ExportError, GraphInput, Unsupporte
 from tacc.exporting.rows import TABLE
 from tacc.exporting.samples import ignorable_targets, samples_meet
 from tacc.exporting.source import without_prefix
+from tacc.exporting.splitting import adds_up
 from tacc.exporting.tokens import next_token_loss, token_example
 from tacc.exporting.trace import trace
 from tacc.exporting.weights import init_of, write_safetensors
@@ -80,9 +81,10 @@ class ExportedGraph:
 
 
 def export_graph(
-    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False
+    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False, is_sum: bool = False
 ) -> ExportedGraph:
-    """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets."""
+    """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets.
+    With `is_sum` the loss is a sum over samples, and whoever trains the graph makes up for the parts of which a step is the mean."""
     if tokens is not None:
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
@@ -91,7 +93,7 @@ def export_graph(
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
     with without_cache(model), with_batched_experts(model):
-        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples)
+        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples, is_sum=is_sum)
     if made.lowering.refused:
         raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
@@ -119,27 +121,29 @@ class _Made:
     roles: dict[str, str]  # of each: parameter, frozen, buffer or table
     structure: Any  # of what the model returns
     leaves: list[str | None]  # of it: names of outputs
+    splittable: bool
     samples_meet: bool
     targets: list[str]
 
 
-def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool, by_samples: bool) -> _Made:
+def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], *, is_tokens: bool, by_samples: bool, is_sum: bool) -> _Made:
     """Of any number of samples and tokens if the model can be, else of fewer kinds of batches."""
     tries = [(True, True), (True, False), (False, False)] if example.seq_len is not None else [(True, False), (False, False)]
     for any_batch, any_length in tries:
         try:
-            return _Exporter(model, example, loss, is_tokens, by_samples).run(any_batch=any_batch, any_length=any_length)
+            return _Exporter(model, example, loss, is_tokens, by_samples, is_sum).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
             notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
     raise ExportError(notes[-1])
 
 
 class _Exporter:
-    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool, by_samples: bool):
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, is_tokens: bool, by_samples: bool, is_sum: bool):
         self._module = ForwardWithLoss(model, example, loss)
         self._example = example
         self._is_tokens = is_tokens
         self._by_samples = by_samples
+        self._is_sum = is_sum
         self._extents = Extents()
         self._tensors: dict[str, torch.Tensor] = {}
         self._roles: dict[str, str] = {}
@@ -177,7 +181,8 @@ class _Exporter:
         outputs = self._end(program, returned)
         returned_by = self._module.returned
         return _Made(
-            self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names, self._samples_meet, self._targets
+            self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names,
+            self._splittable, self._samples_meet, self._targets,
         )
 
     def _constants(self, placeholders: Mapping[str, torch.fx.Node]) -> dict[torch.fx.Node, torch.Tensor]:
@@ -238,7 +243,8 @@ class _Exporter:
         g.module = g.source = ""
         changed = self._changed_buffers(program, returned[:num_changed])
         has_batch = any("B" in i.dims for i in self._inputs)
-        loss, count = sum_and_count(g, g.cast(values.pop("loss"), "f32"), has_batch=has_batch, by_samples=self._by_samples)
+        raw = g.cast(values.pop("loss"), "f32")
+        loss, count = sum_and_count(g, raw, has_batch=has_batch, by_samples=self._by_samples)
         outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
         for name, value in [*outputs, *((f"buffer:{name}", value) for name, value in changed.items())]:
             g.add("output", [value], [], symbol=name)
@@ -251,6 +257,10 @@ class _Exporter:
         self._changed = list(changed)
         self._samples_meet = samples_meet(value for _, value in outputs[2:])
         self._targets = sorted(ignorable_targets(loss, count))
+        self._splittable = adds_up(g.nodes, *((raw, count) if self._is_sum else (loss, count)))
+        for node in g.nodes:
+            if node.op == "output" and node.symbol == "loss" and not self._splittable:
+                node.attrs["splittable"] = False
         return [name for name, _ in outputs[2:]]
 
     def _changed_buffers(self, program: torch.export.ExportedProgram, changed: list[Any]) -> dict[str, Value]:
@@ -325,6 +335,7 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         seq_len=example.seq_len or 0,
         any_batch=any_batch,
         any_length=any_length,
+        splittable=made.splittable,
         samples_meet=made.samples_meet,
         targets=made.targets,
         notes=notes,
