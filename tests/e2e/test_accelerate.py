@@ -763,6 +763,23 @@ def test_a_loss_that_is_no_mean_is_not_split():
     del optimizer
 
 
+class DropsByFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(functional.dropout(x, 0.5, self.training))
+
+
+def test_a_loop_has_no_loss_of_a_model_that_drops_by_function():
+    model = tacc.accelerate(made(DropsByFunction), config=ONE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(tacc.InputError, match="returns no loss, and computes otherwise in training than in evaluation"):
+        model(pairs(1)[0][0])
+    del optimizer
+
+
 def test_weights_lie_once_on_this_machine(tmp_path):
     for round_ in range(2):
         with tacc.accelerate(made(Perceptron), config=ONE, cache_dir=tmp_path / "models", name=f"round-{round_}") as model:

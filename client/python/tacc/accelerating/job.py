@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,7 @@ def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) 
 
 def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph, Any, dict[str, str]]:
     if changed := [name for name, m in module.named_modules() if _differs_in_training(m)]:
-        raise InputError(
-            f"the model returns no loss, and computes otherwise in training than in evaluation ({', '.join(changed[:3])}): give its loss to "
-            "tacc.accelerate, as loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
-        )
+        raise InputError(_differs(changed))
     module.eval()
     with torch.no_grad():
         returned = module(**batch)
@@ -77,7 +75,31 @@ def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph,
         found = {_path_name(path): leaf for path, leaf in pytree.tree_flatten_with_path(outputs)[0]}
         return sum((found[name].float() * whole[given]).sum() for given, name in cotangents.items())
 
-    return export_graph(module, with_gradients, loss=product), with_gradients, cotangents
+    def exported() -> ExportedGraph:
+        return export_graph(module, with_gradients, loss=product, is_sum=True)
+
+    graph = exported()
+    module.eval()
+    if (where := _first_difference(graph.text, exported().text)) is not None:
+        raise InputError(_differs([where]))
+    module.train()
+    return graph, with_gradients, cotangents
+
+
+def _first_difference(training: str, evaluation: str) -> str | None:
+    """Where the graph of a training is random, or another one than that of an evaluation; None: nowhere."""
+    random = [line for line in training.splitlines() if ", %step, " in line]  # it draws by the number of the step
+    others = [a or b for a, b in zip_longest(training.splitlines(), evaluation.splitlines(), fillvalue="") if a != b]
+    if not random + others:
+        return None
+    return (random + others)[0].partition(" @")[2] or "its forward"
+
+
+def _differs(where: list[str]) -> str:
+    return (
+        f"the model returns no loss, and computes otherwise in training than in evaluation ({', '.join(where[:3])}): give its loss to "
+        "tacc.accelerate, as loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
+    )
 
 
 def _differs_in_training(module: torch.nn.Module) -> bool:
