@@ -45,6 +45,8 @@ void AddLeafOps(OpTable& table) {
   OpDef input =
       Leaf("input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional},
                      {"axes", AttrKind::kStrings, AttrSpec::kOptional},
+                     {"limit", AttrKind::kInt, AttrSpec::kOptional},        // its numbers are below, and not negative
+                     {"ignored", AttrKind::kInt, AttrSpec::kOptional},      // but for this one
                      {"default", AttrKind::kFloat, AttrSpec::kOptional}});  // of a scalar that may be left out
   input.positional = true;
   table.Add(input);

@@ -780,6 +780,22 @@ def test_a_loop_has_no_loss_of_a_model_that_drops_by_function():
     del optimizer
 
 
+def test_numbers_out_of_range_are_refused():
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        good = batches(1)[0]
+        for name, where, number in (("labels", 2, 77), ("labels", 3, -1), ("ids", (1, 4), 32), ("ids", (0, 0), -5)):
+            bad = {key: tensor.clone() for key, tensor in good.items()}
+            bad[name][where] = number
+            sample = where if isinstance(where, int) else where[0]
+            with pytest.raises(tacc.InputError, match=f"'{name}' has {number} in sample {sample} of the batch, which is out of range"):
+                model(**bad)
+        good["labels"][:3] = -100
+        model(**good)["loss"].backward()
+        optimizer.step()
+        assert model.step_number == 1
+
+
 def test_weights_lie_once_on_this_machine(tmp_path):
     for round_ in range(2):
         with tacc.accelerate(made(Perceptron), config=ONE, cache_dir=tmp_path / "models", name=f"round-{round_}") as model:

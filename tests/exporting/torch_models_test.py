@@ -84,6 +84,28 @@ def test_which_losses_the_parts_of_a_batch_add_up_to(name: str, tmp_path: Path):
     assert ('output "loss" %' in (text := (tmp_path / "model.graph").read_text())) and ("splittable=false" in text) == (not splittable)
 
 
+class TwoTables(nn.Module):
+    """Looks up columns of one input in two tables, and of another in one; the rest of it is a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.few, self.many, self.head = nn.Embedding(3, 4), nn.Embedding(9, 4), nn.Linear(4, 5)
+
+    def forward(self, columns, mixed, labels):
+        x = self.few(columns[:, 0]) + self.many(columns[:, 1]) + self.few(mixed[:, 0]) + mixed[:, 1:].float()
+        return {"loss": F.cross_entropy(self.head(x), labels, ignore_index=255)}
+
+
+def test_inputs_say_which_numbers_they_may_have(tmp_path: Path):
+    batch = {"columns": torch.ones(4, 2).long(), "mixed": torch.ones(4, 2).long(), "labels": torch.ones(4).long()}
+    exported = tacc.export_model(filled(TwoTables()), batch, tmp_path)
+    assert {i.name: (i.limit, i.ignored) for i in exported.inputs} == {"columns": (9, None), "mixed": (None, None), "labels": (5, 255)}
+    assert '%labels = input "labels" ignored=255 limit=5 : i64[B]' in (tmp_path / "model.graph").read_text()
+    model = MODELS["llama"]()
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    assert {i.name: (i.limit, i.ignored) for i in exported.inputs} == {"input_ids": (64, None), "labels": (64, -100)}
+
+
 def test_params_say_what_their_dims_are(tmp_path: Path):
     """As those of the families do, so that tensor parallelism splits them."""
     model = MODELS["llama"]()

@@ -74,7 +74,8 @@ class Batches:
         self._inputs = {given.path: given for given in description.inputs}
         self._optional = optional
         self._weights = {path for path, given in self._inputs.items() if given.name in weights}
-        self._targets = {path for path, given in self._inputs.items() if given.name in optional and given.name in description.targets}
+        ignorable = {path: given for path, given in self._inputs.items() if given.name in optional and given.name in description.targets}
+        self._targets = {path: IGNORED if given.limit is None else given.ignored for path, given in ignorable.items()}
         self._samples_meet = description.samples_meet
         self._has_batch_norm = "batch_moments" in description.coverage.ops
         leaves = _leaves(example)
@@ -106,7 +107,7 @@ class Batches:
             advice = f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: "
             if self._samples_meet or (trains and self._has_batch_norm):
                 raise InputError(f"{advice}the model's samples depend on each other, so what fills a batch up would change the others")
-            fills = dict.fromkeys(self._weights, 0) or dict.fromkeys(self._targets, IGNORED)
+            fills = dict.fromkeys(self._weights, 0) or {path: ignored for path, ignored in self._targets.items() if ignored is not None}
             has_loss = has_loss and bool(fills)
             if trains and not fills:
                 raise InputError(f"{advice}what fills a batch up would count in the loss")

@@ -19,6 +19,7 @@ from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError,
 from tacc.exporting.forward import ForwardWithLoss, Loss, with_batched_experts, without_cache
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
+from tacc.exporting.limits import limits_of_inputs
 from tacc.exporting.losses import sum_and_count
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import find_attention
@@ -261,7 +262,16 @@ class _Exporter:
         for node in g.nodes:
             if node.op == "output" and node.symbol == "loss" and not self._splittable:
                 node.attrs["splittable"] = False
+        self._limit_inputs()
         return [name for name, _ in outputs[2:]]
+
+    def _limit_inputs(self) -> None:
+        """Notes at inputs which numbers they may have."""
+        limits = limits_of_inputs(self._g.nodes, self._g.lookups)
+        self._inputs = [replace(given, **vars(limits[given.name])) if given.name in limits else given for given in self._inputs]
+        for node in self._g.nodes:
+            if node.op == "input" and node.symbol in limits:
+                node.attrs.update({k: v for k, v in vars(limits[node.symbol]).items() if v is not None})
 
     def _changed_buffers(self, program: torch.export.ExportedProgram, changed: list[Any]) -> dict[str, Value]:
         """By name, what becomes of the buffers that a forward in training changes, as the running statistics of batch norms."""

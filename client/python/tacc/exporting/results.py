@@ -75,12 +75,16 @@ class GraphInput:
         path: Where in the batch it is: keys and positions, one behind the other.
         dtype: Of the graph: "i64", "i32", "f32" or "bool".
         dims: As the text form has them: ["B", "S"], ["B", "3", "224", "224"].
+        limit: Of ids and labels: their numbers are 0 to below it, as PyTorch asks; None: any.
+        ignored: A number beside these that is allowed, a label that does not count.
     """
 
     name: str
     path: tuple[Any, ...]
     dtype: str
     dims: list[str]
+    limit: int | None = None
+    ignored: int | None = None
 
 
 @dataclass(frozen=True)
