@@ -198,8 +198,14 @@ class GraphChecker {
     const Node& node = graph_.nodes[i];
     if (node.results.size() != 1) return places_.Error(i, "an input has one result");
     if (node.symbol.empty()) return places_.Error(i, "an input needs a quoted name");
-    if (!node.attrs.empty())
-      return places_.Error(i, absl::StrCat("an input takes no attributes, got ", node.attrs.begin()->first, "="));
+    const DType dtype = graph_.type(node.results[0]).dtype;
+    const bool is_whole = dtype == DType::kI32 || dtype == DType::kI64;
+    for (const auto& [key, value] : node.attrs) {
+      if (is_whole && (key == "limit" || key == "ignored") && std::holds_alternative<int64_t>(value)) continue;
+      return places_.Error(
+          i, absl::StrCat("an input of whole numbers takes limit=N and ignored=N, others no attributes, got ", key, "=",
+                          Print(value)));
+    }
     if (node.symbol == "document_start")
       return places_.Error(i, "\"document_start\" is an input that the compiler adds; name this one otherwise");
     const auto it = inputs_.find(node.symbol);
@@ -319,8 +325,11 @@ class GraphChecker {
   absl::Status CheckOutput(size_t i) const {
     const Node& node = graph_.nodes[i];
     if (node.operands.size() != 1) return places_.Error(i, "an output has one operand");
-    if (!node.attrs.empty())
-      return places_.Error(i, absl::StrCat("an output takes no attributes, got ", node.attrs.begin()->first, "="));
+    for (const auto& [key, value] : node.attrs) {
+      if (key == "splittable" && node.symbol == "loss" && std::holds_alternative<bool>(value)) continue;
+      return places_.Error(i, absl::StrCat("output \"loss\" takes splittable=false, others no attributes, got ", key,
+                                           "=", Print(value)));
+    }
     if (node.symbol.empty()) return places_.Error(i, "an output needs a quoted name");
     if (IsReturned(node) || !ChangedBuffer(node.symbol).empty()) return absl::OkStatus();
     const TensorType wanted = {DType::kF32, {}};

@@ -133,8 +133,9 @@ TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
   EXPECT_THAT(Error("%table = ", "%mask = input \"mask\" : i32[4,2*B]\n%table = "),
               HasSubstr("m.graph:6:1: dim 1 of input \"mask\" depends on B; of an input dim 0 may be B"));
   EXPECT_THAT(Error("input \"targets\"", "input \"document_start\""), HasSubstr("an input that the compiler adds"));
-  EXPECT_THAT(Error("input \"targets\"", "input \"labels\" axes=[batch,none]"),
-              HasSubstr("m.graph:5:1: an input takes no attributes, got axes="));
+  EXPECT_THAT(
+      Error("input \"targets\"", "input \"labels\" axes=[batch,none]"),
+      HasSubstr("m.graph:5:1: an input of whole numbers takes limit=N and ignored=N, others no attributes, got axes="));
   EXPECT_THAT(Error("output \"loss\" %loss\n", ""), HasSubstr("the graph has no output \"loss\""));
   EXPECT_THAT(Error("output \"loss\" %loss", "output \"loss\" %lse"),
               HasSubstr("m.graph:9:1: output \"loss\" is f32[2,4]; wanted f32[]"));

@@ -45,6 +45,8 @@ void AddLeafOps(OpTable& table) {
   OpDef input =
       Leaf("input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional},
                      {"axes", AttrKind::kStrings, AttrSpec::kOptional},
+                     {"limit", AttrKind::kInt, AttrSpec::kOptional},        // its numbers are below, and not negative
+                     {"ignored", AttrKind::kInt, AttrSpec::kOptional},      // but for this one
                      {"default", AttrKind::kFloat, AttrSpec::kOptional}});  // of a scalar that may be left out
   input.positional = true;
   table.Add(input);
@@ -57,7 +59,9 @@ void AddLeafOps(OpTable& table) {
                            {"role", AttrKind::kString, AttrSpec::kOptional}}));
   table.Add(Leaf("read", {}));
   OpDef output = End("output");
-  output.attrs = {{"returned", AttrKind::kBool, AttrSpec::kOptional}};  // the model's forward returns it
+  output.attrs = {
+      {"returned", AttrKind::kBool, AttrSpec::kOptional},     // the model's forward returns it
+      {"splittable", AttrKind::kBool, AttrSpec::kOptional}};  // false: a loss of all samples of a step together
   table.Add(output);
   table.Add(End("store"));
 

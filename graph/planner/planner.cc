@@ -208,9 +208,7 @@ class Planner {
                           OptimizerBytesOfElement(one_row_.forward, request_.training));
     // Weight and gradient read, weight and its copy written, states both.
     search.execution.update_traffic_bytes = 14 + 2 * search.execution.optimizer_bytes;
-    if (!search.micro_batch.has_value() && !search.num_micro_batches.has_value() &&
-        HasBatchStatistics(one_row_.forward))
-      search.num_micro_batches = 1;
+    TACC_RETURN_IF_ERROR(KeepTogether(one_row_.forward, request_.world, search));
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
     search.num_of_a_mesh = kMaxOfAMesh;

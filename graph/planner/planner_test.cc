@@ -163,6 +163,40 @@ output "target_tokens" %count
       "use a larger train.per_device_train_batch_size or train.global_batch_size, or compute.sync_batchnorm: true");
 }
 
+// As is a step of a loss that the parts of a batch do not add up to. Nothing else is asked for then.
+TEST(Planner, KeepsTheSamplesOfALossTogether) {
+  const ForwardBuilder model = [](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
+    constexpr char kRoot[] = R"TEXT(tacc.graph 1
+%tokens = input "tokens" : i32[B,S]
+%x = cast %tokens dtype=f32 : f32[B,S]
+%w = param "w" init=ones : f32[S]
+%y = mul %x, %w : f32[B,S]
+%sum = reduce_sum %y dims=[0,1] : f32[]
+%loss = sqrt %sum : f32[]
+%count = constant value=B dtype=f32 shape=[] : f32[]
+output "loss" %loss splittable=false
+output "target_tokens" %count
+)TEXT";
+    ParseOptions parse;
+    parse.symbols = {{"B", batch}, {"S", seq_len}};
+    TACC_ASSIGN_OR_RETURN(Graph forward, ParseGraph(kRoot, parse));
+    return ForwardModel{.forward = std::move(forward), .num_parameters = seq_len};
+  };
+  PlanRequest plan = DataParallelOnly();
+  plan.global_batch = 64;
+  for (const Candidate& c : MustPlan(plan, model).candidates) EXPECT_EQ(c.plan.accumulation, 1);
+  plan.micro_batch = 32;
+  for (const Candidate& c : MustPlan(plan, model).candidates) EXPECT_EQ(c.plan.accumulation, 1);
+  plan.micro_batch = 4;
+  const OpTable ops;
+  EXPECT_THAT(PlanCandidates(plan, model, ops).status().message(),
+              HasSubstr("train.per_device_train_batch_size = 4 splits a step of 64 samples into several micro-batches, "
+                        "but the model's loss is no mean over samples or targets"));
+  plan.micro_batch.reset();
+  plan.num_micro_batches = 2;
+  EXPECT_THAT(PlanCandidates(plan, model, ops).status().message(), HasSubstr("dist.pp.num_micro_batches = 2 splits"));
+}
+
 TEST(Planner, NamesTheNearestLegalSizes) {
   PlanRequest plan = DataParallelOnly();
   plan.global_batch = 7;

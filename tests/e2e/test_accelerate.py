@@ -770,6 +770,86 @@ def test_weights_and_states_reach_a_daemon_that_sees_no_folder_of_the_client(tmp
             model.session.load("upload:" + "0" * 64)
 
 
+def in_batch(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(outputs.shape[0]))
+
+
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+@pytest.mark.parametrize(
+    "loss", [
+        lambda o, b: functional.cross_entropy(o, b[1], reduction="sum"),
+        lambda o, b: functional.mse_loss(o[:, 0], b[1].float()).sqrt(),
+        lambda o, b: functional.cross_entropy(o, b[1]) + functional.cross_entropy(o[:, :2], b[1].clamp(0, 1)),
+        in_batch,
+    ], ids=["sum", "root", "two counts", "in batch"],
+)  # fmt: skip
+def test_a_loss_that_is_no_mean_is_of_the_whole_batch(config, loss):
+    """Of a batch that the planner would split."""
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        losses = []
+        for source, labels in data:
+            optimizer.zero_grad()
+            value = model(source, labels).loss if model is not plain else loss(model(source), (source, labels))
+            value.backward()
+            optimizer.step()
+            losses.append(value.item())
+        return losses
+
+    data = pairs(2, samples=64)
+    for _, labels in data:
+        labels[:14] = -100 if loss is not in_batch else 0
+    if "float" in loss.__code__.co_names:
+        data = [(source, labels.clamp(min=0)) for source, labels in data]
+    plain = made(Perceptron)
+    want = loop(plain)
+    with tacc.accelerate(made(Perceptron), config=config, loss=loss) as model:
+        expect_same(want, loop(model), plain, model)
+        assert model.session.num_micro_batches == 1
+
+
+def test_a_loss_that_is_no_mean_is_not_split():
+    config = {**ONE, "train": {"per_device_train_batch_size": 4}}
+    model = tacc.accelerate(made(Perceptron), config=config, loss=in_batch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(tacc.TaccError, match=r"train\.per_device_train_batch_size = 4 splits a step of 8 samples"):
+        model(*pairs(1)[0])
+    del optimizer
+
+
+class DropsByFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(functional.dropout(x, 0.5, self.training))
+
+
+def test_a_loop_has_no_loss_of_a_model_that_drops_by_function():
+    model = tacc.accelerate(made(DropsByFunction), config=ONE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(tacc.InputError, match="returns no loss, and computes otherwise in training than in evaluation"):
+        model(pairs(1)[0][0])
+    del optimizer
+
+
+def test_numbers_out_of_range_are_refused():
+    with tacc.accelerate(made(Classifier), config=ONE) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        good = batches(1)[0]
+        for name, where, number in (("labels", 2, 77), ("labels", 3, -1), ("ids", (1, 4), 32), ("ids", (0, 0), -5)):
+            bad = {key: tensor.clone() for key, tensor in good.items()}
+            bad[name][where] = number
+            sample = where if isinstance(where, int) else where[0]
+            with pytest.raises(tacc.InputError, match=f"'{name}' has {number} in sample {sample} of the batch, which is out of range"):
+                model(**bad)
+        good["labels"][:3] = -100
+        model(**good)["loss"].backward()
+        optimizer.step()
+        assert model.step_number == 1
+
+
 def test_weights_lie_once_on_this_machine(tmp_path):
     for round_ in range(2):
         with tacc.accelerate(made(Perceptron), config=ONE, cache_dir=tmp_path / "models", name=f"round-{round_}") as model:

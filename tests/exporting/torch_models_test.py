@@ -15,7 +15,7 @@ import tacc
 import torch
 import torch.nn.functional as F
 from architecture_models import TRAINED
-from comparison import PLAN, KeepDouble, check_exported, nodes_of, torch_interpreter
+from comparison import EXACT, PLAN, KeepDouble, check_exported, nodes_of, run_graph, torch_interpreter
 from safetensors.torch import load_file
 from torch import nn
 from torch_models import BATCH, LENGTH, MODELS, TorchModel, filled, ids
@@ -50,6 +50,55 @@ def test_attention_and_norms_are_found_in_each_spelling(exported_model):
     assert ops["llama"] == ops["llama, eager"]
     assert (ops["llama"]["attention"], ops["llama"]["rms_norm"]) == (2, 5)
     assert "broadcast" not in ops["nn.Transformer"]
+
+
+LOSSES = {
+    "cross-entropy": (True, lambda o, b: F.cross_entropy(o, b[1])),
+    "of each, then the mean": (True, lambda o, b: F.cross_entropy(o, b[1], reduction="none").mean()),
+    "smoothed": (True, lambda o, b: F.cross_entropy(o, b[1], label_smoothing=0.1)),
+    "sum / samples": (True, lambda o, b: F.cross_entropy(o, b[1], reduction="sum") / o.shape[0]),
+    "two means over elements": (True, lambda o, b: F.mse_loss(o[:, 0], b[1].float()) + 0.3 * o.abs().mean()),
+    "KL": (True, lambda o, b: F.kl_div(o.log_softmax(-1), torch.full_like(o, 0.2), reduction="batchmean")),
+    "sum": (False, lambda o, b: F.cross_entropy(o, b[1], reduction="sum")),
+    "root of a mean": (False, lambda o, b: F.mse_loss(o[:, 0], b[1].float()).sqrt()),
+    "contrast in the batch": (False, lambda o, b: F.cross_entropy(o @ o.T, torch.arange(o.shape[0]))),
+    "two counts of targets": (False, lambda o, b: F.cross_entropy(o, b[1]) + F.cross_entropy(o[:, :2], b[1].clamp(0, 1))),
+    "targets and elements": (False, lambda o, b: F.cross_entropy(o, b[1]) + 0.1 * o.square().mean()),
+    "mean over a mask": (False, lambda o, b: (F.cross_entropy(o, b[1], reduction="none") * b[0][:, 0]).sum() / b[0][:, 0].sum()),
+    "variance": (False, lambda o, b: (o - o.mean(0)).square().mean()),
+    "softmax over samples": (False, lambda o, b: (o[:, 0].softmax(0) * o[:, 0]).mean()),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_which_losses_the_parts_of_a_batch_add_up_to(name: str, tmp_path: Path):
+    splittable, loss = LOSSES[name]
+    batch = (torch.randn(4, 6), torch.tensor([0, 1, 2, -100]))
+    exported = tacc.export_model(filled(nn.Linear(6, 5)), batch, tmp_path, loss=loss)
+    assert exported.splittable == splittable
+    assert ('output "loss" %' in (text := (tmp_path / "model.graph").read_text())) and ("splittable=false" in text) == (not splittable)
+
+
+class TwoTables(nn.Module):
+    """Looks up columns of one input in two tables, and of another in one; the rest of it is a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.few, self.many, self.head = nn.Embedding(3, 4), nn.Embedding(9, 4), nn.Linear(4, 5)
+
+    def forward(self, columns, mixed, labels):
+        x = self.few(columns[:, 0]) + self.many(columns[:, 1]) + self.few(mixed[:, 0]) + mixed[:, 1:].float()
+        return {"loss": F.cross_entropy(self.head(x), labels, ignore_index=255)}
+
+
+def test_inputs_say_which_numbers_they_may_have(tmp_path: Path):
+    batch = {"columns": torch.ones(4, 2).long(), "mixed": torch.ones(4, 2).long(), "labels": torch.ones(4).long()}
+    exported = tacc.export_model(filled(TwoTables()), batch, tmp_path)
+    assert {i.name: (i.limit, i.ignored) for i in exported.inputs} == {"columns": (9, None), "mixed": (None, None), "labels": (5, 255)}
+    assert '%labels = input "labels" ignored=255 limit=5 : i64[B]' in (tmp_path / "model.graph").read_text()
+    model = MODELS["llama"]()
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    assert {i.name: (i.limit, i.ignored) for i in exported.inputs} == {"input_ids": (64, None), "labels": (64, -100)}
 
 
 def test_params_say_what_their_dims_are(exported_model):
@@ -165,6 +214,35 @@ def test_the_last_of_a_tuple_is_the_losss(tmp_path: Path):
         assert [i.name for i in exported.inputs] == names and ("mul" in exported.coverage.ops) == is_scaled
     named = tacc.export_model(filled(Maskable()), {"x": x, "mask": scale}, tmp_path / "named", loss=lambda o, b: o.square().mean())
     assert [i.name for i in named.inputs] == ["x", "mask"] and "mul" in named.coverage.ops
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module], **options: bool):
+        super().__init__()
+        self.layers = kind(6, 4, num_layers=3, dropout=0.5, **options)
+        self.head = nn.Linear(8 if options.get("bidirectional") else 4, 3)
+
+    def forward(self, x, labels):
+        if not self.layers.batch_first:
+            x = x.transpose(0, 1)
+        y, _ = self.layers(x)
+        return {"loss": F.cross_entropy(self.head(y[:, -1] if self.layers.batch_first else y[-1]), labels)}
+
+
+@pytest.mark.parametrize(
+    "kind, options", [(nn.LSTM, {"batch_first": True}), (nn.GRU, {"batch_first": True, "bidirectional": True}), (nn.RNN, {})], ids=["lstm", "gru", "rnn"]
+)
+def test_recurrent_layers_have_dropout_between_them(kind: type[nn.Module], options: dict[str, bool], tmp_path: Path):
+    module, batch = filled(Recurrent(kind, **options)), {"x": torch.randn(BATCH, 3, 6), "labels": torch.arange(BATCH) % 3}
+    exported = tacc.export_model(module.train(), batch, tmp_path)
+    assert exported.any_batch
+    assert (tmp_path / "model.graph").read_text().count(" = dropout %") == 2
+    made, _ = run_graph(exported, batch)  # without dropout
+    module = copy.deepcopy(module).double().eval()
+    wanted = module(batch["x"].double(), batch["labels"])["loss"].item()
+    assert abs(made["loss"].item() / made["target_tokens"].item() - wanted) <= EXACT * wanted
+    tacc.export_model(module.float(), batch, tmp_path)
+    assert " = dropout %" not in (tmp_path / "model.graph").read_text()
 
 
 class DropsWeights(nn.Module):

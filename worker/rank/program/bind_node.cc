@@ -98,7 +98,12 @@ absl::Status Executor::Binder::BindInput(Binding& binding) {
   binding.instruction.input = index;
   binding.instruction.view = binding.out(0);
   if (it == inputs.end()) {
-    inputs.push_back({node.symbol, value, zigzag, graph::InputAxes(binding.graph, node), std::nullopt});
+    inputs.push_back(
+        {.name = node.symbol, .value = value, .zigzag = zigzag, .axes = graph::InputAxes(binding.graph, node)});
+    for (const auto& [attr, field] :
+         {std::pair("limit", &Executor::Input::limit), std::pair("ignored", &Executor::Input::ignored)}) {
+      if (node.attrs.count(attr) > 0) inputs.back().*field = graph::GetAttr<int64_t>(node.attrs, attr);
+    }
     if (node.attrs.count("default") > 0) inputs.back().absent = graph::GetAttr<double>(node.attrs, "default");
   } else if (it->value.type != value.type || it->value.placement != value.placement || it->zigzag != zigzag) {
     return absl::InvalidArgumentError(absl::StrCat("input \"", node.symbol, "\" is ", value.type.ToString(),

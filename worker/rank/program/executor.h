@@ -66,6 +66,8 @@ class Executor {
     int64_t zigzag = 0;                  // Order of its sequence's dim (graph/ir/sequence_order.h).
     std::vector<graph::InputAxis> axes;  // What its dims hold.
     std::optional<double> absent;        // Of a scalar that a client may leave out: its value then.
+    // Of whole numbers: what they are below, and not negative, but for the one that is ignored.
+    std::optional<int64_t> limit, ignored;
   };
   // What a model returns beside its loss (an output with returned=true): this rank's part of it.
   struct Returned {

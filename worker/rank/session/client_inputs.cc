@@ -36,6 +36,8 @@ absl::StatusOr<ClientInput> ClientInputOf(const graph::Program& program, int64_t
   client.has_batch = !input.axes.empty() && input.axes[0] == graph::InputAxis::kBatch;
   client.ranges = RangesOf(input.value, program.mesh, rank);
   client.bytes = input.value.type.bytes();
+  client.limit = input.limit;
+  client.ignored = input.ignored;
   for (int dim = 0; dim < client.type.rank(); ++dim) {
     const graph::Range& range = client.ranges[dim];
     if (range.end - range.begin != input.value.type.dims[dim]) {
@@ -58,6 +60,8 @@ nlohmann::json ClientInput::ToJson() const {
                          {"batch", has_batch},
                          {"ranges", RangesJson(ranges)}};
   if (!positions.empty()) json["positions"] = RangesJson(positions);
+  if (limit.has_value()) json["limit"] = *limit;
+  if (ignored.has_value()) json["ignored"] = *ignored;
   return json;
 }
 

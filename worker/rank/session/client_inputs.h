@@ -3,6 +3,7 @@
 #define TACC_WORKER_RANK_SESSION_CLIENT_INPUTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct ClientInput {
   std::vector<graph::Range> ranges;  // The rank's part, by dim.
   // Which positions of dim 1 the rank reads, as ranges in their order; empty: as `ranges` says.
   std::vector<graph::Range> positions;
-  int64_t bytes = 0;  // Of the rank's part.
+  int64_t bytes = 0;                      // Of the rank's part.
+  std::optional<int64_t> limit, ignored;  // As Executor::Input.
 
-  // For the client: name, dtype, dims, batch, ranges, positions.
+  // For the client: name, dtype, dims, batch, ranges, positions, limit, ignored.
   nlohmann::json ToJson() const;
 };
 

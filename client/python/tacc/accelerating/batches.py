@@ -80,7 +80,9 @@ class Batches:
         self._inputs = {given.path: given for given in description.inputs if given.name != ROW_WEIGHTS}
         self._weighs_rows = len(self._inputs) < len(description.inputs)
         self._optional = optional
-        by_name = dict.fromkeys(weights, 0) or fills or dict.fromkeys((name for name in description.targets if name in optional), IGNORED)
+        ignorable = (given for given in description.inputs if given.name in optional and given.name in description.targets)
+        ignored = {given.name: IGNORED if given.limit is None else given.ignored for given in ignorable}
+        by_name = dict.fromkeys(weights, 0) or fills or {name: value for name, value in ignored.items() if value is not None}
         self._fills = {path: by_name[given.name] for path, given in self._inputs.items() if given.name in by_name}
         self._samples_meet = description.samples_meet if samples_meet is None else samples_meet
         self._has_batch_norm = "batch_moments" in description.coverage.ops

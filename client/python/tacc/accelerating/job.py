@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,6 @@ from tacc.exporting.forward import NoLossError
 from tacc.live.session import Session
 
 _COTANGENT = "gradient_of."  # Input names: of the gradient of what the model returns.
-_DIFFERS = (
-    "the model returns no loss, and computes otherwise in training than in evaluation ({}): give its loss to tacc.accelerate, as "
-    "loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
-)
 _MAX_STEPS = 1_000_000_000  # A loop ends when it likes.
 
 
@@ -63,7 +60,7 @@ def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) 
 
 def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph, Any, dict[str, str]]:
     if changed := [name for name, m in module.named_modules() if differs_in_training(m)]:
-        raise InputError(_DIFFERS.format(", ".join(changed[:3])))
+        raise InputError(_difference(changed))
     module.eval()
     with torch.no_grad():
         returned = module(**batch)
@@ -78,10 +75,31 @@ def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph,
         found = {_path_name(path): leaf for path, leaf in pytree.tree_flatten_with_path(outputs)[0]}
         return sum((found[name].float() * whole[given]).sum() for given, name in cotangents.items())
 
-    graph = export_graph(module, with_gradients, loss=product)
-    if 'input "step"' in graph.text or "batch_moments" in graph.description.coverage.ops:  # By functions, which no module shows.
-        raise InputError(_DIFFERS.format("by a dropout or a batch norm in its forward"))
+    def exported() -> ExportedGraph:
+        return export_graph(module, with_gradients, loss=product, makes_up_parts=True)
+
+    graph = exported()
+    module.eval()
+    if (where := _first_difference(graph.text, exported().text)) is not None:
+        raise InputError(_difference([where]))
+    module.train()
     return graph, with_gradients, cotangents
+
+
+def _first_difference(training: str, evaluation: str) -> str | None:
+    """Where the graph of a training is random, or another one than that of an evaluation; None: nowhere."""
+    random = [line for line in training.splitlines() if ", %step, " in line]  # it draws by the number of the step
+    others = [a or b for a, b in zip_longest(training.splitlines(), evaluation.splitlines(), fillvalue="") if a != b]
+    if not random + others:
+        return None
+    return (random + others)[0].partition(" @")[2] or "its forward"
+
+
+def _difference(where: list[str]) -> str:
+    return (
+        f"the model returns no loss, and computes otherwise in training than in evaluation ({', '.join(where[:3])}): give its loss to "
+        "tacc.accelerate, as loss=lambda outputs, batch: ..., so that one computation has both; batches are then whole: model(source, labels).loss"
+    )
 
 
 def differs_in_training(module: torch.nn.Module) -> bool:

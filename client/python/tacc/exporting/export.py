@@ -19,6 +19,7 @@ from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError,
 from tacc.exporting.forward import ForwardWithLoss, Loss, LossWithModel, with_batched_experts, without_cache
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
+from tacc.exporting.limits import limits_of_inputs
 from tacc.exporting.losses import sum_and_count
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.mixtures import form_mixtures
@@ -34,6 +35,7 @@ from tacc.exporting.results import Exported, ExportError, GraphInput, Unsupporte
 from tacc.exporting.rows import TABLE
 from tacc.exporting.samples import ignorable_targets, made_by, samples_meet
 from tacc.exporting.source import without_prefix
+from tacc.exporting.splitting import adds_up
 from tacc.exporting.tokens import next_token_loss, token_example
 from tacc.exporting.trace import trace
 from tacc.exporting.weighted_rows import ROW_WEIGHTS
@@ -82,10 +84,12 @@ class ExportedGraph:
 
 
 def export_graph(
-    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False, weighs_rows: bool = False
+    model: torch.nn.Module, example: Any, *, loss: Loss | None, tokens: str | None = None, by_samples: bool = False, weighs_rows: bool = False,
+    makes_up_parts: bool = False,
 ) -> ExportedGraph:
     """As `tacc.export_model`, without a folder. With `by_samples` several micro-batches weigh as many samples as they have, not targets. With
-    `weighs_rows` the graph may have the input `row_weights`, as `weighted_rows` says."""
+    `weighs_rows` the graph may have the input `row_weights`, as `weighted_rows` says. With `makes_up_parts` the loss is a sum over samples, and whoever
+    trains the graph makes up for the parts of which a step is the mean."""
     if tokens is not None:
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
@@ -94,7 +98,9 @@ def export_graph(
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
     with without_cache(model), with_batched_experts(model):
-        made = _export(model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples, weighs_rows=weighs_rows)
+        made = _export(
+            model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples, weighs_rows=weighs_rows, makes_up_parts=makes_up_parts
+        )
     if made.lowering.refused:
         raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
@@ -122,6 +128,7 @@ class _Made:
     roles: dict[str, str]  # of each: parameter, frozen, buffer or table
     structure: Any  # of what the model returns
     leaves: list[str | None]  # of it: names of outputs
+    splittable: bool
     samples_meet: bool
     targets: list[str]
 
@@ -138,13 +145,16 @@ def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: 
 
 
 class _Exporter:
-    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, *, is_tokens: bool, by_samples: bool, weighs_rows: bool):
+    def __init__(
+        self, model: torch.nn.Module, example: Example, loss: Loss | None, *, is_tokens: bool, by_samples: bool, weighs_rows: bool, makes_up_parts: bool
+    ):
         self._module = ForwardWithLoss(model, example, loss)
         self._example = example
         self._is_tokens = is_tokens
         self._by_samples = by_samples
         self._weighs_rows = weighs_rows
         self._is_sum = isinstance(loss, LossWithModel) and loss.is_sum
+        self._makes_up_parts = makes_up_parts
         self._extents = Extents()
         self._tensors: dict[str, torch.Tensor] = {}
         self._roles: dict[str, str] = {}
@@ -182,7 +192,8 @@ class _Exporter:
         outputs = self._end(program, returned)
         returned_by = self._module.returned
         return _Made(
-            self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names, self._samples_meet, self._targets
+            self._g, self._inputs, outputs, self._changed, self._tensors, self._roles, returned_by.structure, returned_by.names,
+            self._splittable, self._samples_meet, self._targets,
         )
 
     def _constants(self, placeholders: Mapping[str, torch.fx.Node]) -> dict[torch.fx.Node, torch.Tensor]:
@@ -244,8 +255,8 @@ class _Exporter:
         changed = self._changed_buffers(program, returned[:num_changed])
         has_batch = any("B" in i.dims for i in self._inputs)
         weighs = self._weighs_rows and has_batch and all(i.name != ROW_WEIGHTS for i in self._inputs)
-        loss = g.cast(values.pop("loss"), "f32")
-        loss, count = sum_and_count(g, loss, has_batch=has_batch, by_samples=self._by_samples, is_sum=self._is_sum, weighs_rows=weighs)
+        raw = g.cast(values.pop("loss"), "f32")
+        loss, count = sum_and_count(g, raw, has_batch=has_batch, by_samples=self._by_samples, is_sum=self._is_sum, weighs_rows=weighs)
         if any(node.op == "input" and node.symbol == ROW_WEIGHTS for node in made_by([loss])):
             self._inputs.append(GraphInput(ROW_WEIGHTS, (ROW_WEIGHTS,), "f32", ["B"]))
         outputs = [("loss", loss), ("target_tokens", count), *((n, v) for n, v in values.items() if isinstance(v, Value))]
@@ -261,7 +272,20 @@ class _Exporter:
         self._changed = list(changed)
         self._samples_meet = samples_meet(value for _, value in outputs[2:])
         self._targets = sorted(ignorable_targets(loss, count))
+        self._splittable = adds_up(g.nodes, *((raw, count) if self._makes_up_parts else (loss, count)))
+        for node in g.nodes:
+            if node.op == "output" and node.symbol == "loss" and not self._splittable:
+                node.attrs["splittable"] = False
+        self._limit_inputs()
         return [name for name, _ in outputs[2:]]
+
+    def _limit_inputs(self) -> None:
+        """Notes at inputs which numbers they may have."""
+        limits = limits_of_inputs(self._g.nodes, self._g.lookups)
+        self._inputs = [replace(given, **vars(limits[given.name])) if given.name in limits else given for given in self._inputs]
+        for node in self._g.nodes:
+            if node.op == "input" and node.symbol in limits:
+                node.attrs.update({k: v for k, v in vars(limits[node.symbol]).items() if v is not None})
 
     def _changed_buffers(self, program: torch.export.ExportedProgram, changed: list[Any]) -> dict[str, Value]:
         """By name, what becomes of the buffers that a forward in training changes, as the running statistics of batch norms."""
@@ -335,6 +359,7 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         seq_len=example.seq_len or 0,
         any_batch=any_batch,
         any_length=any_length,
+        splittable=made.splittable,
         samples_meet=made.samples_meet,
         targets=made.targets,
         notes=notes,

@@ -12,6 +12,7 @@ from tacc.exporting.aten import RefusedError, add_aten_node
 from tacc.exporting.builder import Builder
 from tacc.exporting.extents import BATCH, Extent, Extents
 from tacc.exporting.graph_text import Value
+from tacc.exporting.limits import Limit, Lookup
 from tacc.exporting.results import Unmapped
 from tacc.exporting.source import module_path, source_line
 from tacc.exporting.table import NoRowError, Table
@@ -41,6 +42,7 @@ class Lowering(Builder):
         self.prefix = prefix  # of paths of modules, which export puts before the model's
         self.node: torch.fx.Node = None
         self.means: dict[Value, tuple[Value, Value]] = {}  # a mean -> the sum and the number of what it is taken of
+        self.lookups: list[Lookup] = []  # of ids in tables, and of targets among classes
         self.unmapped: list[Unmapped] = []  # nodes `aten`
         self.refused: list[Unmapped] = []  # what cannot be a node at all
         self._values: dict[torch.fx.Node, Any] = {}
@@ -119,6 +121,11 @@ class Lowering(Builder):
     @property
     def dims(self) -> list[Extent]:
         return self.result[1]
+
+    def looks_up(self, ids: Value, rows: Extent, ignored: int | None = None) -> None:
+        """Notes that these are numbers from 0 to below `rows`, or the one that is ignored."""
+        if isinstance(rows, int):
+            self.lookups.append(Lookup(ids, Limit(rows, None if ignored is not None and 0 <= ignored < rows else ignored)))
 
     # Inputs that the rank gives, and randomness.
 

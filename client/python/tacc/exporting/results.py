@@ -75,12 +75,16 @@ class GraphInput:
         path: Where in the batch it is: keys and positions, one behind the other.
         dtype: Of the graph: "i64", "i32", "f32" or "bool".
         dims: As the text form has them: ["B", "S"], ["B", "3", "224", "224"].
+        limit: Of ids and labels: their numbers are 0 to below it, as PyTorch asks; None: any.
+        ignored: A number beside these that is allowed, a label that does not count.
     """
 
     name: str
     path: tuple[Any, ...]
     dtype: str
     dims: list[str]
+    limit: int | None = None
+    ignored: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Exported:
         seq_len: Tokens of a sample of the example; 0: there is no sequence.
         any_batch: Whether a micro-batch may have any number of samples.
         any_length: Whether a sample may have any number of tokens.
+        splittable: Whether the loss of a batch follows from those of its parts, as a mean over samples or targets does. If not, a step is one micro-batch.
         samples_meet: Whether what the model returns of a sample depends on the other samples, in evaluation too.
         targets: Inputs whose samples do not count in the loss where they are -100; none, if the loss has more than cross-entropies of them.
         notes: What the user should know, a sentence or two each.
@@ -118,6 +123,7 @@ class Exported:
     seq_len: int
     any_batch: bool
     any_length: bool
+    splittable: bool
     samples_meet: bool
     targets: list[str]
     notes: list[str] = field(default_factory=list)

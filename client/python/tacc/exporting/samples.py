@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from tacc.exporting.extents import BATCH, Extent, product
 from tacc.exporting.graph_text import Node, Value
 
-_MOVES = ("cast", "reshape", "slice", "pad", "concat", "transpose", "broadcast")  # they change no label
+MOVES = ("cast", "reshape", "slice", "pad", "concat", "transpose", "broadcast")  # they change no label
 
 
 def samples_meet(outputs: Iterable[Value]) -> bool:
     """Whether one of these depends on more than its own sample, as in evaluation: batch norms have their running statistics then."""
-    return any(_meets(node) for node in made_by(outputs))
+    return any(samples_meet_in(node) for node in made_by(outputs))
 
 
 def ignorable_targets(loss: Value, count: Value) -> set[str]:
@@ -21,22 +21,22 @@ def ignorable_targets(loss: Value, count: Value) -> set[str]:
     found: set[str] = set()
     for node in made_by([loss, count]):
         if node.op == "cross_entropy":
-            if node.operands[1].dims[:1] != node.operands[0].dims[:1] or (label := _input_behind(node.operands[1])) is None:
+            if node.operands[1].dims[:1] != node.operands[0].dims[:1] or (label := input_behind(node.operands[1])) is None:
                 return set()
             found.add(label)
-        elif _meets(node):
+        elif samples_meet_in(node):
             return set()
     return found
 
 
-def _input_behind(value: Value) -> str | None:
+def input_behind(value: Value) -> str | None:
     """The input of which the value has only elements and constants."""
     names, stack = set(), [value.node]
     while stack:
         node = stack.pop()
         if node.op == "input":
             names.add(node.symbol)
-        elif node.op in _MOVES:
+        elif node.op in MOVES:
             stack += [v.node for v in node.operands]
         elif node.op != "constant":
             return None
@@ -57,29 +57,29 @@ def made_by(values: Iterable[Value]) -> set[Node]:
     return found
 
 
-def _meets(node: Node) -> bool:
+def samples_meet_in(node: Node) -> bool:
     """Whether a result may have something of two samples."""
-    given = [v for v in node.operands if _places(v)]
+    given = [v for v in node.operands if places(v)]
     if not given:
         return False
-    if node.op == "aten" or any(len(_places(v)) != 1 for v in (*given, *node.results)):
+    if node.op == "aten" or any(len(places(v)) != 1 for v in (*given, *node.results)):
         return True
     if node.op == "einsum":
         labels = node.attrs["spec"].split("->")[0].split(",")
-        return len({of[_places(v)[0]] for of, v in zip(labels, node.operands) if _places(v)}) != 1
+        return len({of[places(v)[0]] for of, v in zip(labels, node.operands) if places(v)}) != 1
     if node.op == "reshape":
         return bool(_before(node.operands[0]) != _before(node.results[0]))
-    if node.op in ("attention", "softmax", "layer_norm", "rms_norm") and any(_places(v) != [0] for v in given):
+    if node.op in ("attention", "softmax", "layer_norm", "rms_norm") and any(places(v) != [0] or v.rank == 1 for v in given):
         return True
     along = node.attrs["dims"] if node.op == "flip" else [node.attrs.get("dim")]
-    return any(place in along for v in given for place in _places(v))
+    return any(place in along for v in given for place in places(v))
 
 
-def _places(value: Value) -> list[int]:
+def places(value: Value) -> list[int]:
     """Its dims that have samples."""
     return [i for i, d in enumerate(value.dims) if not isinstance(d, int) and d.has(BATCH)]
 
 
 def _before(value: Value) -> Extent:
-    return product(list(value.dims[: _places(value)[0]]))
+    return product(list(value.dims[: places(value)[0]]))
 

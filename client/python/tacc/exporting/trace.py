@@ -15,6 +15,7 @@ from tacc.errors import InputError
 from tacc.exporting.decompose import decompose
 from tacc.exporting.example import Example
 from tacc.exporting.forward import ForwardWithLoss
+from tacc.exporting.recurrent import split_layers
 from tacc.exporting.results import ExportError
 from tacc.exporting.source import innermost
 
@@ -53,6 +54,7 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
         for op in list(table):
             if keeps(str(op)):
                 table.pop(op)
+        split_layers(program)
         if not decompose(program, table, keeps):
             program = program.run_decompositions(table)
     _drop_checks(program.graph)

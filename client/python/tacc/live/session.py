@@ -54,12 +54,32 @@ class SessionInput:
         dtype: Of numpy; bfloat16 are their bits, as uint16.
         shape: Of a whole batch; a micro-batch has `Session.micro_batch_size` samples in place of the first number.
         has_batch: Whether dim 0 are the samples. Otherwise it is the same for all.
+        limit: Its whole numbers are 0 to below it, as the graph says; None: any.
+        ignored: A number beside these that is allowed.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     has_batch: bool
+    limit: int | None = None
+    ignored: int | None = None
+
+
+def _check_numbers(array: np.ndarray[Any, Any], given: SessionInput) -> None:
+    """Of ids and labels, which the ranks would pass over where they are out of range."""
+    limit = given.limit or 0
+    if array.size == 0 or (array.min() >= 0 and array.max() < limit):
+        return
+    is_wrong = (array < 0) | (array >= limit)
+    if given.ignored is not None:
+        is_wrong &= array != given.ignored
+    if is_wrong.any():
+        others = "" if given.ignored is None else f", or {given.ignored} where nothing counts"
+        raise InputError(
+            f"{given.name!r} has {array[is_wrong][0]} in sample {int(is_wrong.nonzero()[0][0]) if given.has_batch else 0} of the batch, which is out of "
+            f"range: the model takes 0 to {limit - 1}{others}"
+        )
 
 
 @dataclass(frozen=True)
@@ -687,7 +707,7 @@ class Session:
 
         name, dims, dtype = given["name"], given["dims"], np.dtype(DTYPES[given["dtype"]])
         rows = [self.global_batch_size, *dims[1:]] if given["batch"] else dims
-        self.inputs[name] = SessionInput(name, dtype, tuple(rows), given["batch"])
+        self.inputs[name] = SessionInput(name, dtype, tuple(rows), given["batch"], given.get("limit"), given.get("ignored"))
         ranges = [(begin, end) for begin, end in given["ranges"]]
         shape = tuple(end - begin for begin, end in ranges)
         whole = tuple(slice(begin, end) for begin, end in ranges)
@@ -710,6 +730,8 @@ class Session:
         wanted = (micro_batches * self.micro_batch_size, *spec.shape[1:]) if spec.has_batch else spec.shape
         if array.shape != wanted:
             raise InputError(f"{spec.name!r} has the shape {list(array.shape)}; wanted {list(wanted)}")
+        if spec.limit is not None:
+            _check_numbers(array, spec)
         if array.dtype == spec.dtype or np.can_cast(array.dtype, spec.dtype, "safe"):
             return array
         if not np.can_cast(array.dtype, spec.dtype, "same_kind"):

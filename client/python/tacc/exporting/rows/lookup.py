@@ -14,6 +14,7 @@ from tacc.exporting.table import NoRowError, row
 
 @row("aten.embedding.default")
 def embedding(g: Lowering, table: Value, ids: Value, padding_idx: int = -1, *_: Any) -> Value:
+    g.looks_up(ids, table.dims[0])
     ids = g.cast(ids, "i32")
     y = g.one("embedding", [table, ids], "f32", [*ids.dims, table.dims[1]])
     if padding_idx < 0:
@@ -35,6 +36,7 @@ def cross_entropy_loss(
         raise NoRowError("with probabilities as targets")
     if logits.rank > 2:  # [N,C,...]: classes come last here
         logits = g.transpose(logits, [0, *range(2, logits.rank), 1])
+    g.looks_up(target, logits.dims[-1], ignore_index)
     logits, target = _unmerged(g, logits, g.cast(target, "i32"))
     if ignore_index >= 0:  # the op does not count negative ones
         is_ignored = g.compare("eq", target, g.constant(ignore_index, "i32", []))
