@@ -11,9 +11,9 @@
 
 namespace tacc::graph {
 
-// Asks for a step of one micro-batch where losses depend on which samples are computed together, so that every layout has
-// the same losses: with batch norms unless the job says otherwise, and where the loss of a batch does not follow from those
-// of its parts (output "loss" with splittable=false).
+// Asks for a step of one micro-batch where losses depend on which samples are computed together, so that every layout
+// has the same losses: with batch norms unless the job says otherwise, and where the loss of a batch does not follow
+// from those of its parts (output "loss" with splittable=false).
 // InvalidArgument: the job asks for several parts of such a loss.
 absl::Status KeepTogether(const Graph& forward, int64_t world, SearchRequest& search);
 
