@@ -204,8 +204,7 @@ class Writer {
       default:
         type = rule.path() ? "path" : "text";
     }
-    if (field.is_repeated())
-      type = field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "list of numbers" : "list of text";
+    if (field.is_repeated()) type = type == "text" ? "list of text" : absl::StrCat("list of ", type, "s");
     for (const std::string& word : rule.path_word()) absl::StrAppend(&type, ", `", word, "`");
     std::vector<std::string> bounds;
     if (rule.has_min()) bounds.push_back(absl::StrCat("at least ", rule.min()));
