@@ -19,6 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
@@ -56,6 +57,12 @@ bool IsToken(const json& given, const std::string& token) {
   unsigned difference = 0;
   for (size_t i = 0; i < text.size(); ++i) difference |= static_cast<unsigned char>(text[i] ^ token[i]);
   return difference == 0;
+}
+
+json InputsJson(const std::vector<ClientInput>& inputs) {
+  json list = json::array();
+  for (const ClientInput& input : inputs) list.push_back(input.ToJson());
+  return list;
 }
 
 bool IsOwn(int fd) {
@@ -225,9 +232,13 @@ ssize_t ClientLink::Receive(Connection& connection, absl::Span<char> space) {
 
 int64_t ClientLink::MaxBytes(const Connection& connection) const {
   if (!connection.is_attached) return 0;
-  int64_t bytes = kMaxStateBytes;
-  for (const ClientInput& input : options_.inputs) bytes += options_.num_micro_batches * input.bytes;
-  return bytes;
+  int64_t most = 0;
+  for (const ClientBucket& bucket : options_.buckets) {
+    int64_t bytes = 0;
+    for (const ClientInput& input : bucket.inputs) bytes += input.bytes;
+    most = std::max(most, bytes);
+  }
+  return kMaxStateBytes + options_.num_micro_batches * most;
 }
 
 absl::Status ClientLink::Attach(const std::shared_ptr<Connection>& connection) {
@@ -271,8 +282,12 @@ void ClientLink::Welcome() {
   welcome["protocol"] = kProtocol;
   welcome["serial"] = answered_.empty() ? 0 : answered_.back().serial;
   welcome["num_micro_batches"] = options_.num_micro_batches;
-  welcome["inputs"] = json::array();
-  for (const ClientInput& input : options_.inputs) welcome["inputs"].push_back(input.ToJson());
+  welcome["inputs"] = InputsJson(options_.buckets[0].inputs);
+  if (options_.buckets.size() > 1) welcome["seq_len"] = options_.buckets[0].seq_len;
+  for (size_t i = 1; i < options_.buckets.size(); ++i) {
+    const ClientBucket& bucket = options_.buckets[i];
+    welcome["buckets"].push_back({{"seq_len", bucket.seq_len}, {"inputs", InputsJson(bucket.inputs)}});
+  }
   if (!Write(*attached_, FrameHead(std::move(welcome), bytes.size()), bytes)) shutdown(attached_->fd, SHUT_RDWR);
 }
 
@@ -325,6 +340,26 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   return command;
 }
 
+absl::StatusOr<std::vector<size_t>> ClientLink::BucketsOf(const json& header, uint64_t num_micro_batches) const {
+  std::vector<size_t> buckets(num_micro_batches);
+  const auto lengths = header.find("lengths");
+  if (lengths == header.end()) return buckets;
+  if (!lengths->is_array() || lengths->size() != num_micro_batches)
+    return absl::InvalidArgumentError("\"lengths\" is no list of a length for each micro-batch");
+  for (uint64_t m = 0; m < num_micro_batches; ++m) {
+    const auto found = std::find_if(options_.buckets.begin(), options_.buckets.end(),
+                                    [&](const ClientBucket& bucket) { return (*lengths)[m] == json(bucket.seq_len); });
+    if (found == options_.buckets.end()) {
+      const auto length = [](std::string* out, const ClientBucket& bucket) { absl::StrAppend(out, bucket.seq_len); };
+      return absl::InvalidArgumentError(
+          absl::StrCat("a micro-batch of length ", (*lengths)[m].dump().substr(0, 80), "; the job is compiled for ",
+                       absl::StrJoin(options_.buckets, ", ", length), " (data.seq_len and data.client.buckets)"));
+    }
+    buckets[m] = found - options_.buckets.begin();
+  }
+  return buckets;
+}
+
 absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command) const {
   using Kind = ClientCommand::Kind;
   TACC_ASSIGN_OR_RETURN(const uint64_t given, WholeNumber(header, "micro_batches", 0));
@@ -335,6 +370,7 @@ absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command
                                                               : given == 0;
   if (!takes_some)
     return absl::InvalidArgumentError(absl::StrCat("a command with ", given, " micro-batches; a step has ", most));
+  TACC_ASSIGN_OR_RETURN(command.buckets, BucketsOf(header, given));
   const json* const offsets = header.contains("offsets") ? &header["offsets"] : nullptr;
   if (offsets != nullptr && (command.ring == nullptr || !offsets->is_array() || offsets->size() != given))
     return absl::InvalidArgumentError(
@@ -342,15 +378,16 @@ absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command
   uint64_t next = 0;  // In the bytes behind the header.
   for (uint64_t m = 0; m < given; ++m) {
     std::vector<const char*>& of_batch = command.tensors.emplace_back();
-    if (offsets != nullptr && (!(*offsets)[m].is_array() || (*offsets)[m].size() != options_.inputs.size()))
+    const std::vector<ClientInput>& inputs = options_.buckets[command.buckets[m]].inputs;
+    if (offsets != nullptr && (!(*offsets)[m].is_array() || (*offsets)[m].size() != inputs.size()))
       return absl::InvalidArgumentError("\"offsets\" do not have one for each input");
-    for (size_t i = 0; i < options_.inputs.size(); ++i) {
-      const auto bytes = static_cast<uint64_t>(options_.inputs[i].bytes);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto bytes = static_cast<uint64_t>(inputs[i].bytes);
       const auto size = offsets == nullptr ? command.bytes.size() : static_cast<uint64_t>(command.ring->size());
       const json at = offsets == nullptr ? json(next) : (*offsets)[m][i];
       if (!at.is_number_unsigned() || at.get<uint64_t>() > size || bytes > size - at.get<uint64_t>()) {
-        return absl::InvalidArgumentError(absl::StrCat("input \"", options_.inputs[i].name, "\" of ", bytes,
-                                                       " bytes at ", at.dump(), " is not inside the ", size,
+        return absl::InvalidArgumentError(absl::StrCat("input \"", inputs[i].name, "\" of ", bytes, " bytes at ",
+                                                       at.dump(), " is not inside the ", size,
                                                        " bytes that were given"));
       }
       of_batch.push_back((offsets == nullptr ? command.bytes.data() : command.ring->data()) + at.get<uint64_t>());

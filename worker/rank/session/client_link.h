@@ -45,8 +45,8 @@ class ClientLink {
   static constexpr int64_t kMaxStateBytes = 64 << 20;
 
   struct Options {
-    std::string advertise;  // The address to listen at, for clients of other machines.
-    std::vector<ClientInput> inputs;
+    std::string advertise;              // The address to listen at, for clients of other machines.
+    std::vector<ClientBucket> buckets;  // At least one. The first is of the micro-batches whose length is not said.
     int64_t num_micro_batches = 1;
     // What a client is told when it comes, beside what the link knows, and bytes with it. Called while no command is
     // carried out, by the link's thread or the rank's.
@@ -104,6 +104,8 @@ class ClientLink {
   absl::Status Attach(const std::shared_ptr<Connection>& connection);
   absl::Status TakeCommand(const std::shared_ptr<Connection>& connection);
   absl::StatusOr<std::shared_ptr<ClientCommand>> ParseCommand(Connection& connection) const;
+  // Of so many micro-batches, by what their lengths are.
+  absl::StatusOr<std::vector<size_t>> BucketsOf(const nlohmann::json& header, uint64_t num_micro_batches) const;
   absl::Status PlaceTensors(const nlohmann::json& header, ClientCommand& command) const;
   // Tells the client that waits for it that it is attached, when nothing is carried out.
   void Welcome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -93,7 +93,11 @@ class ClientLinkTest : public ::testing::Test {
     input.bytes = 8;
     ClientLink::Options options;
     options.advertise = "127.0.0.1";
-    options.inputs = {input};
+    ClientInput longer = input;
+    longer.type.dims = {4};
+    longer.ranges = {{0, 4}};
+    longer.bytes = 16;
+    options.buckets = {{2, {input}}, {4, {longer}}};
     options.num_micro_batches = 2;
     options.welcome = [](std::string* bytes) {
       *bytes = "loader";
@@ -303,7 +307,7 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   EXPECT_THAT(ErrorOf(Step(1), std::string(17, 'x')), HasSubstr("17 bytes of inputs; the rank reads 16"));
   json huge = Step(1);
   huge["bytes"] = uint64_t{1} << 62;
-  EXPECT_THAT(ErrorOf(huge), HasSubstr("at most 67108880 may be"));
+  EXPECT_THAT(ErrorOf(huge), HasSubstr("at most 67108896 may be"));
   json wrong = Step(1);
   wrong["micro_batches"] = uint64_t{1} << 40;
   EXPECT_THAT(ErrorOf(wrong, std::string(16, 'x')), HasSubstr("a step has 2"));
@@ -326,6 +330,36 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   other.Hello(endpoint(), "a");
   other.SendRaw(std::string("\x03\0\0\0[1]", 7));
   EXPECT_THAT(other.Receive().value("error", ""), HasSubstr("no JSON object"));
+}
+
+TEST_F(ClientLinkTest, MicroBatchesMayHaveDifferentLengths) {
+  TestClient client(endpoint());
+  const json welcome = client.Hello(endpoint(), "a");
+  EXPECT_EQ(welcome["seq_len"], 2);
+  EXPECT_EQ(welcome["inputs"][0]["dims"], json({2}));
+  EXPECT_EQ(welcome["buckets"].size(), 1u);
+  EXPECT_EQ(welcome["buckets"][0]["seq_len"], 4);
+  EXPECT_EQ(welcome["buckets"][0]["inputs"][0]["dims"], json({4}));
+  json step = Step(1);
+  step["lengths"] = {4, 2};
+  client.Send(step, std::string(16, 'l') + std::string(8, 's'));
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(command->buckets, (std::vector<size_t>{1, 0}));
+  EXPECT_EQ(command->tensors[0][0][15], 'l');
+  EXPECT_EQ(command->tensors[1][0][7], 's');
+}
+
+TEST_F(ClientLinkTest, OtherLengthsAreRefused) {
+  json step = Step(1);
+  step["lengths"] = {4, 3};
+  EXPECT_EQ(ErrorOf(step, std::string(24, 's')),
+            "a micro-batch of length 3; the job is compiled for 2, 4 (data.seq_len and data.client.buckets)");
+  step["lengths"] = {4};
+  EXPECT_EQ(ErrorOf(step), "\"lengths\" is no list of a length for each micro-batch");
+  step["lengths"] = {4, 2};
+  EXPECT_EQ(ErrorOf(step, std::string(16, 's')),
+            "input \"tokens\" of 8 bytes at 16 is not inside the 16 bytes that were given");
 }
 
 }  // namespace
