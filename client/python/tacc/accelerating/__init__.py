@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacc.errors import InputError
 from tacc.extras import what_to_install
+from tacc.live.pad import bucket_lengths
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ __all__ = ["accelerate", "accelerate_hf_trainer"]
 def accelerate(
     model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *, optimizer: torch.optim.Optimizer | None = None,
     loss: Callable[[Any, Any], torch.Tensor] | None = None, client: Client | str | None = None, name: str | None = None, max_steps: int | None = None,
-    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step",
+    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step", buckets: Sequence[int] | int | None = None,
 ) -> Any:
     """Lets a job train the model: on this machine's workers, or on a cluster's, in any layout.
 
@@ -52,6 +53,9 @@ def accelerate(
         cache_dir: Where the model's graph and weights are kept, for the workers to read. None: on this machine, ~/.cache/tacc/models.
         mean_over: What several micro-batches of a step weigh: "step": what they have of its targets, so that its loss is the mean over all of them;
             "micro_batch": each alike, as `(loss / n).backward()` means it where they have different numbers of targets. With as many it is the same.
+        buckets: Tokens that samples may have, where batches have several lengths: [128, 256, 512], or the longest, for the powers of two below it. The
+            job is compiled once for each. A batch of another length is filled up to the next one, on the right: `input_ids` with the config's
+            `pad_token_id` or 0, `attention_mask` with 0, `labels` with -100. None: all batches have the first one's length.
 
     Returns:
         An `AcceleratedModel`; with `dataloader` a pair of it and an `AsyncLoader`.
@@ -68,7 +72,8 @@ def accelerate(
         raise ImportError(f"tacc.accelerate: {said}", name=error.name) from error
     if mean_over not in ("step", "micro_batch"):
         raise InputError(f'mean_over={mean_over!r}; wanted "step" or "micro_batch"')
-    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over)
+    lengths = [] if buckets is None else bucket_lengths(buckets)
+    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over, lengths)
     handle = AcceleratedModel(model, options, optimizer, loss)
     if dataloader is None:
         return handle
@@ -79,7 +84,7 @@ def accelerate(
 
 def accelerate_hf_trainer(
     config: Config | Mapping[str, Any] | None = None, *, client: Client | str | None = None, name: str | None = None, max_length: int | None = None,
-    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None,
+    keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, buckets: Sequence[int] | int | None = None,
 ) -> AcceleratedTrainer:
     """Lets jobs train what a script trains with `transformers.Trainer`, which stays as it is.
 
@@ -98,6 +103,8 @@ def accelerate_hf_trainer(
             evaluation's data set, if they can be indexed and the collator is one of transformers that pads so; else as in the first batch.
         keep_seconds: As of `accelerate`.
         cache_dir: As of `accelerate`.
+        buckets: As of `accelerate`: batches are filled up to the next of these lengths instead of the longest, of models without a decoder of its own
+            length. In place of `max_length`.
 
     Returns:
         What has `job` and `undo()`; a context manager.
@@ -114,5 +121,8 @@ def accelerate_hf_trainer(
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.accelerate_hf_trainer: {said}", name=error.name) from error
-    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step")
+    lengths = [] if buckets is None else bucket_lengths(buckets)
+    if lengths and max_length is not None:
+        raise InputError("max_length and buckets are both given; the longest of buckets is max_length")
+    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step", lengths)
     return hf_trainer.accelerate_hf_trainer(options, max_length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,7 @@ class Options:
     keep_seconds: float
     cache_dir: Path | None
     mean_over: str
+    buckets: list[int] = field(default_factory=list)
 
 
 def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Job, Session]:
@@ -130,6 +131,20 @@ def folder_of(model: Model, options: Options, client: Client) -> Path:
     return keep(model.graph, options.cache_dir or _store(client))
 
 
+def check_lengths(model: Model, options: Options) -> None:
+    """InputError: the model cannot have samples of several lengths."""
+    if not options.buckets:
+        return
+    if model.cotangents:
+        raise InputError("buckets= needs the model's loss: give loss= to tacc.accelerate, or let the model return one")
+    if not model.graph.description.any_length:
+        notes = [note for note in model.graph.description.notes if "length" in note or "tokens" in note]
+        raise InputError(
+            f"buckets={options.buckets}: the exported model has one length{' (' + '; '.join(notes) + ')' if notes else ''}: leave buckets out, and pad all "
+            "samples to that"
+        )
+
+
 def _store(client: Client) -> Path:
     from tacc.calls import is_of_this_machine
 
@@ -152,6 +167,9 @@ def spec(module: torch.nn.Module, model: Model, folder: Path, train: Mapping[str
     data: dict[str, Any] = {"client": {"wait_seconds": options.keep_seconds}}
     if model.graph.description.seq_len >= 2:
         data["seq_len"] = model.graph.description.seq_len
+    if options.buckets:
+        data["seq_len"] = max(options.buckets)
+        data["client"]["buckets"] = options.buckets
     checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}", **config.get("checkpoint", {})}
     return {
         **config, "name": name, "model": {"graph": str(folder / "model.graph")}, "data": data, "checkpoint": checkpoint,

@@ -20,7 +20,7 @@ from tacc.accelerating.handle import AcceleratedModel
 from tacc.accelerating.job import Options
 from tacc.accelerating.outputs import ModelOutputs
 from tacc.accelerating.padding import Padding, longest, pads_to_longest
-from tacc.errors import TaccError
+from tacc.errors import InputError, TaccError
 from tacc.live.session import ForwardResult, SessionRestartedError
 
 _log = logging.getLogger("transformers.trainer")
@@ -93,14 +93,17 @@ class TrainerModel(AcceleratedModel):
         lengths: dict[str, int] = {}
         if self._max_length is not None:
             lengths = {"input_ids": self._max_length, "labels": self._max_length}
-        elif pads_to_longest(trainer.data_collator):
+        elif pads_to_longest(trainer.data_collator) and not self._options.buckets:
             evaluated = trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]
             lengths = longest([trainer.train_dataset, *evaluated], trainer.data_collator.pad_to_multiple_of)
         has_decoder = bool(getattr(config, "is_encoder_decoder", False))
         if not has_decoder:
             lengths = {"input_ids": max(lengths.values())} if lengths else {}
         token = getattr(config, "pad_token_id", None)
-        return Padding(batch, lengths, token if isinstance(token, int) and token >= 0 else 0, has_decoder=has_decoder)
+        buckets = self._options.buckets
+        if buckets and has_decoder:
+            raise InputError("buckets= is of models whose samples have one length; this one has an encoder and a decoder: give max_length instead")
+        return Padding(batch, lengths, token if isinstance(token, int) and token >= 0 else 0, has_decoder=has_decoder, buckets=buckets)
 
     def _reads_num_items(self, trainer: Any) -> bool:
         """Whether the model's loss is a sum over `num_items_in_batch`. Many take the argument, and do without."""
