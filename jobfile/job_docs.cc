@@ -205,8 +205,7 @@ class Writer {
       default:
         type = rule.path() ? "path" : "text";
     }
-    if (field.is_repeated())
-      type = field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? "list of numbers" : "list of text";
+    if (field.is_repeated()) type = type == "text" ? "list of text" : absl::StrCat("list of ", type, "s");
     for (const std::string& word : rule.path_word()) absl::StrAppend(&type, ", `", word, "`");
     if (rule.upload()) absl::StrAppend(&type, ", `", kUploadPrefix, "ID`");
     std::vector<std::string> bounds;

@@ -331,12 +331,17 @@ class Reader {
 
   // A list of texts or of numbers, or one.
   void ReadList(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
-    const bool has_numbers = field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE;
+    const bool has_names = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
     const auto add = [&](const YamlNode& item, const std::string& item_name) {
       places_[item_name] = item.place;
-      if (has_numbers) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
         if (const auto value = Take(ReadDouble(item, item_name), item_name, item))
           message->GetReflection()->AddDouble(message, field, *value);
+        return;
+      }
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+        if (const auto value = Take(ReadInt32(item, item_name), item_name, item))
+          message->GetReflection()->AddInt32(message, field, *value);
         return;
       }
       if (const auto value = Take(ReadString(item, item_name), item_name, item))
@@ -344,8 +349,7 @@ class Reader {
     };
     if (node.kind != YamlNode::Kind::kList) {
       if (node.kind == YamlNode::Kind::kMap) {
-        Fail(name, node.place,
-             absl::StrCat(name, " wants a list of ", has_numbers ? "numbers" : "names", ", not a map"));
+        Fail(name, node.place, absl::StrCat(name, " wants a list of ", has_names ? "names" : "numbers", ", not a map"));
       } else {
         add(node, name);
       }

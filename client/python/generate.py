@@ -119,7 +119,8 @@ def config_type(schema: Schema, message: str, field: Field) -> str:
     if entry := schema.map_entry(message, field):
         return "Mapping[str, Mapping[str, object]]" if entry.field[1].type == Field.TYPE_MESSAGE else "Mapping[str, str]"
     if field.label == Field.LABEL_REPEATED:
-        return "Iterable[float] | float" if field.type == Field.TYPE_DOUBLE else "Iterable[str] | str"
+        of = "str" if field.type == Field.TYPE_STRING else SCALARS.get(field.type, "int")
+        return f"Iterable[{of}] | {of}"
     if field.type == Field.TYPE_ENUM:
         return "Literal[" + ", ".join(f'"{value}"' for value in schema.values(type_name(field))[:-1]) + "]"
     if schema.rule(field).path:

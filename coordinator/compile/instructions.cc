@@ -7,7 +7,8 @@ namespace tacc::coordinator {
 
 std::string DescribeNode(const std::string& program_text, int call, int node) {
   const std::string plain = absl::StrCat("call ", call, " node ", node);
-  auto program = graph::ParseProgram(program_text, {.file = "program"});
+  // Those for other lengths have the same calls.
+  auto program = graph::ParseProgram(graph::SplitPrograms(program_text)[0], {.file = "program"});
   if (!program.ok() || call < 0 || node < 0) return plain;
   std::vector<graph::Call> calls = program->step;
   calls.insert(calls.end(), program->eval.begin(), program->eval.end());

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "coordinator/core/resume.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -255,6 +256,10 @@ void Core::OnCompileDone(const CompileDone& done) {
                     plan.num_trained_parameters() < plan.num_parameters()
                         ? absl::StrCat(", of which ", plan.num_trained_parameters(), " are trained")
                         : ""));
+  for (const v1::BucketSummary& bucket : plan.buckets()) {
+    Tell(*job, "compiled",
+         absl::StrFormat("compiled for length %d in %.1f s", bucket.seq_len(), bucket.compile_seconds()));
+  }
   for (const std::string& note : job->summary.notes) Tell(*job, "warning", note);
 }
 

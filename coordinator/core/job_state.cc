@@ -181,6 +181,15 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   plan.set_communication_bytes_per_rank(NumberOr<int64_t>(json, "communication_bytes_per_rank", 0));
   plan.set_fingerprint(StringOr(json, "fingerprint"));
   plan.set_peak_source(StringOr(json, "peak_source"));
+  if (json.contains("buckets") && json["buckets"].is_array()) {
+    for (const nlohmann::json& bucket : json["buckets"]) {
+      if (!bucket.is_object()) continue;
+      v1::BucketSummary& summary = *plan.add_buckets();
+      summary.set_seq_len(NumberOr<int>(bucket, "seq_len", 0));
+      summary.set_flops_per_step(NumberOr<double>(bucket, "flops_per_step", 0));
+      summary.set_compile_seconds(NumberOr<double>(bucket, "compile_seconds", 0));
+    }
+  }
   out->plan = std::move(plan);
   out->notes.clear();
   if (json.contains("notes") && json["notes"].is_array()) {

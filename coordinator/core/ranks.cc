@@ -165,7 +165,7 @@ void Core::OnStep(JobState* job, const RankEvent& event) {
   AttemptState& attempt = *job->attempt;
   v1::StepMetrics metrics = event.metrics;
   metrics.set_attempt(attempt.number);
-  const double flops = job->summary.plan.flops_per_step();
+  const double flops = metrics.has_flops() ? metrics.flops() : job->summary.plan.flops_per_step();
   const double available = metrics.seconds() * attempt.peak_flops_per_second;
   if (flops > 0 && available > 0) metrics.set_mfu(flops / available);
   if (metrics.has_device_memory_used_bytes())

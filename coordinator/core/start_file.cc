@@ -48,10 +48,13 @@ void Flatten(const google::protobuf::Message& message, const std::string& prefix
       continue;
     }
     if (field->is_repeated()) {
-      for (int i = 0; i < reflection.FieldSize(message, field); ++i)
-        (*out)[name].push_back(field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE
-                                   ? Json(reflection.GetRepeatedDouble(message, field, i))
-                                   : Json(reflection.GetRepeatedString(message, field, i)));
+      const auto entry = [&](int i) -> Json {
+        if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE)
+          return reflection.GetRepeatedDouble(message, field, i);
+        if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) return reflection.GetRepeatedInt32(message, field, i);
+        return reflection.GetRepeatedString(message, field, i);
+      };
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i) (*out)[name].push_back(entry(i));
       continue;
     }
     switch (field->cpp_type()) {
@@ -98,6 +101,8 @@ Json RunFacts(const JobState& job) {
   Json run = {{"name", job.spec.name()},
               {"flops_per_step", plan.flops_per_step()},
               {"peak_flops_per_second", job.attempt->peak_flops_per_second}};
+  for (const v1::BucketSummary& bucket : plan.buckets())
+    run["flops_of_length"][absl::StrCat(bucket.seq_len())] = bucket.flops_per_step();
   std::string layout = absl::StrCat(plan.world(), plan.world() == 1 ? " rank" : " ranks");
   for (const std::string& axis : plan.axes()) {
     const auto size = plan.mesh().find(axis);

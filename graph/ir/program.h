@@ -116,6 +116,7 @@ struct Program {
   Mesh mesh;
   int stage = 0;
   int num_stages = 1;
+  int64_t seq_len = 0;           // tokens of a sample, where a rank has programs for several lengths; else 0
   int64_t arena_bytes = -1;      // planned: states, stashes and temporaries
   int64_t workspace_bytes = -1;  // planned: the largest need of a kernel that allocates inside
   std::vector<State> states;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -21,6 +22,7 @@ namespace tacc::graph {
 //   tacc.program 1 planned
 //   mesh dp=1 fsdp=2
 //   stage 0 of 1
+//   seq_len 64                                     where a rank has programs for several lengths
 //   arena bytes=4096 workspace=0
 //   state "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] kind=weight stored=[256,64] at=0
 //   graph forward_backward {
@@ -46,6 +48,9 @@ struct ParseOptions {
   // Values of names in dims and, where they are not in quotes, in attributes.
   std::map<std::string, int64_t> symbols;
 };
+
+// The texts of several programs, one behind the other, apart: those of one stage for batches of several lengths.
+std::vector<absl::string_view> SplitPrograms(absl::string_view text);
 
 // Errors: InvalidArgument "file:line:col: what" followed by the line and a caret. Only the syntax and the names are
 // checked here; graph/verify checks the rest.

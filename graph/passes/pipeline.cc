@@ -58,7 +58,8 @@ std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<Memor
       dce(always),
       {"schedule", "start collectives early, free weights when a unit ends", always, Schedule, options.schedule},
       {"separate-messages", "keep collectives and messages apart", staged, SeparateMessages},
-      {"plan-memory", "give each state and value its place", always, PlanMemory, options.target, memory},
+      {"plan-memory", "give each state and value its place", always, PlanMemory, options.target, options.places,
+       memory},
   };
 }
 

@@ -38,6 +38,7 @@ struct CompileOptions {
   StageOptions stages;          // with a mesh that has an axis pp
   ScheduleOptions schedule;
   std::shared_ptr<const Target> target = CpuTarget().make({});
+  std::shared_ptr<const StatePlaces> places;  // of the states, as another program has them; null: where there is room
 };
 
 // One run of a pass. Valid while after_pass is told of it.

@@ -1,7 +1,10 @@
 #include "graph/planner/compile_plan.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "graph/ir/axis.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/partition/expert_parallel.h"
 #include "graph/passes/partition/layout.h"
@@ -12,7 +15,8 @@
 namespace tacc::graph {
 
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
-                                     const OpTable& ops, const PipelineObserver& observer) {
+                                     const OpTable& ops, const PipelineObserver& observer,
+                                     std::shared_ptr<const StatePlaces> places) {
   CompileOptions options;
   options.training = request.training;
   options.training.accumulation = plan.accumulation;
@@ -30,6 +34,15 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
     if (facts->splits_experts) options.experts.ranks = axis.size;
     if (facts->splits_tokens || facts->splits_heads) options.experts.sequence_groups *= axis.size;
   }
+  if (places != nullptr) {
+    for (const auto& of_stage : places->stages) {
+      for (const auto& [name, state] : of_stage) {
+        if (state.kind == StateKind::kGradient)
+          options.partition.pending_gradients[ParameterOf(state)] = state.placement.sharding.pending;
+      }
+    }
+  }
+  options.places = std::move(places);
   options.partition.zero_stage = static_cast<int>(plan.zero_stage);
   options.partition.reduce_each_micro_batch = plan.reduce_each_micro_batch != 0;
   options.partition.units = model.units;

@@ -1,6 +1,8 @@
 #ifndef TACC_GRAPH_PLANNER_COMPILE_PLAN_H_
 #define TACC_GRAPH_PLANNER_COMPILE_PLAN_H_
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "graph/ir/plan.h"
 #include "graph/ops/op.h"
@@ -11,8 +13,10 @@
 namespace tacc::graph {
 
 // The programs of a candidate (planner.h), one a stage. Errors: of the request and of the passes.
+// `places`: see CompileOptions.
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
-                                     const OpTable& ops, const PipelineObserver& observer = {});
+                                     const OpTable& ops, const PipelineObserver& observer = {},
+                                     std::shared_ptr<const StatePlaces> places = nullptr);
 
 }  // namespace tacc::graph
 

@@ -222,6 +222,10 @@ std::string SummaryJson(const CompileRequest& request, const Candidate& candidat
   summary["config"] = parts.facts;
   if (!parts.fact_keys.empty()) summary["config_keys"] = parts.fact_keys;
   if (!parts.adapter_config.empty()) summary["adapter_config"] = parts.adapter_config;
+  for (const Bucket& bucket : parts.buckets) {
+    summary["buckets"].push_back(
+        {{"seq_len", bucket.seq_len}, {"flops_per_step", bucket.model_flops}, {"compile_seconds", bucket.seconds}});
+  }
   if (json capture = CaptureJson(request, stages); !capture.is_null()) summary["capture"] = std::move(capture);
   return summary.dump(1);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/ir/program.h"
+#include "graph/planner/compile_buckets.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/request.h"
 
@@ -33,6 +34,7 @@ struct SummaryParts {
   std::map<std::string, std::string> fact_keys;  // what config.json calls them, where that is another name
   std::string adapter_config;                    // of adapters, else empty
   bool is_pretrained = false;                    // the initial weights are files'
+  std::vector<Bucket> buckets;                   // all lengths, where there are several
 };
 // summary.json. `stages`: the candidate's programs.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,

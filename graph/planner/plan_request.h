@@ -53,6 +53,7 @@ struct PlanRequest {
   std::optional<bool> reduce_each_micro_batch;  // see PartitionOptions
   bool may_keep_copies = true;                  // of the weights, see Plan::keeps_copies
   int64_t seq_len = 0;
+  std::vector<int64_t> buckets;  // shorter lengths that batches may have too, ascending
   DeviceProfile device;
   Cluster cluster;  // of `world` such devices
 };

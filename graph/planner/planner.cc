@@ -5,7 +5,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -296,8 +295,9 @@ class Planner {
   absl::StatusOr<Plan> MakePlan(const Layout& l) const {
     Plan plan;
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.sizes[Axis::kTp]));
-    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> context_axes,
-                          ContextAxes(one_row_.forward, l.sizes[Axis::kCp], request_.sp, tensor_axes));
+    TACC_ASSIGN_OR_RETURN(
+        const std::vector<Mesh::Axis> context_axes,
+        ContextAxes(one_row_.forward, l.sizes[Axis::kCp], request_.sp, tensor_axes, request_.buckets));
     std::vector<Mesh::Axis>& axes = plan.mesh.axes;
     for (Axis axis : {Axis::kPp, Axis::kDp, Axis::kFsdp, Axis::kEp}) {
       const bool is_always_there = axis == Axis::kDp || axis == Axis::kFsdp;

@@ -85,6 +85,9 @@ class Reader {
       fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
     } else if constexpr (std::is_same_v<T, std::vector<double>>) {
       fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_number(); });
+    } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+      fits = value.is_array() &&
+             std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_number_integer(); });
     } else if constexpr (std::is_same_v<T, Pins>) {
       fits = value.is_object() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
     } else if constexpr (std::is_integral_v<T>) {
@@ -138,6 +141,8 @@ void ReadData(Reader& r, CompileRequest& request) {
   r.Get("job.data.path", &request.data_path);
   request.plan.training.has_client = r.Find("job.data.client") != nullptr;
   r.Get("job.data.seq_len", &request.plan.seq_len);
+  r.Get("job.data.client.buckets", &request.plan.buckets);
+  std::erase(request.plan.buckets, request.plan.seq_len);
   r.Get("data.num_samples", &request.plan.num_samples);
   r.Get("data.num_tokens", &request.num_tokens);
   r.Get("data.vocab_size", &request.vocab_size);

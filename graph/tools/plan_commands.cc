@@ -1,5 +1,6 @@
 #include "graph/tools/plan_commands.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/partition/separate_documents.h"
 #include "graph/planner/calibrate.h"
+#include "graph/planner/compile_buckets.h"
 #include "graph/planner/compile_plan.h"
 #include "graph/planner/plan_json.h"
 #include "graph/planner/planner.h"
@@ -385,6 +387,7 @@ absl::Status CheckCommand(const std::string& request_file, const OpTable& ops) {
     return request.graph_path.empty() ? builder(1, 1).status() : absl::OkStatus();
   }
   TACC_RETURN_IF_ERROR(CheckLayout(plan, builder, ops));
+  TACC_RETURN_IF_ERROR(CheckBuckets(plan, builder, ops));
   return CheckBatchAgainstData(request, GlobalBatch(plan));
 }
 
@@ -403,12 +406,25 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   PassDump dump(dump_dir);
   TACC_ASSIGN_OR_RETURN(const ForwardModel model,
                         builder(best.plan.micro_batch * best.plan.num_data_ranks(), request.plan.seq_len));
-  TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, dump.observer()));
+  const auto begin = std::chrono::steady_clock::now();
+  TACC_ASSIGN_OR_RETURN(Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, dump.observer()));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   TACC_RETURN_IF_ERROR(dump.Finish());
+  TACC_ASSIGN_OR_RETURN(std::vector<Bucket> buckets,
+                        CompileBuckets(request.plan, best, compiled.stages,
+                                       MakeForwardBuilder(request, ops, nullptr, described.own_head), ops));
+  if (!buckets.empty()) {
+    for (Program& program : compiled.stages) program.seq_len = request.plan.seq_len;
+  }
+  std::string all_text;
   TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/plan.txt", PrintPlan(best.plan)));
   for (const Program& program : compiled.stages) {
-    TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
+    std::string text = Print(program);
+    for (const Bucket& bucket : buckets) absl::StrAppend(&text, Print(bucket.stages[program.stage]));
+    TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), text));
+    absl::StrAppend(&all_text, text);
   }
+  if (!buckets.empty()) buckets.push_back({request.plan.seq_len, best.model_flops, seconds.count(), {}});
   if (request.traces) {
     TACC_ASSIGN_OR_RETURN(const Finalist finalist, MakeFinalist(request.plan, best, compiled.stages, ops));
     TACC_RETURN_IF_ERROR(WriteTrace(finalist, ops, absl::StrCat(out_dir, "/", kCompiledTrace)));
@@ -416,9 +432,9 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   if (!described.config_json.empty()) TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/config.json", described.config_json));
   return WriteFile(out_dir + "/summary.json",
                    SummaryJson(request, best, compiled.stages,
-                               {planned.notes, Fingerprint(PrintAll(compiled.stages)), described.architecture,
-                                described.facts, described.fact_keys, described.adapter_config,
-                                described.weights == ImportOptions::Weights::kPretrained}));
+                               {planned.notes, Fingerprint(all_text), described.architecture, described.facts,
+                                described.fact_keys, described.adapter_config,
+                                described.weights == ImportOptions::Weights::kPretrained, std::move(buckets)}));
 }
 
 }  // namespace tacc::graph

@@ -71,7 +71,8 @@ if TYPE_CHECKING:
     from tacc.exporting import Coverage, Exported, ExportError, GraphInput, Unmapped, UnsupportedOpsError, export_model
     from tacc.fitting import FitResult, fit
     from tacc.live.async_loader import AsyncLoader
-    from tacc.live.session import ForwardResult, MicroBatchResult, Session, SessionInput, SessionRestartedError, StagedBatch, StepResult
+    from tacc.live.session import ForwardResult, MicroBatchResult, Session, SessionRestartedError, StagedBatch, StepResult
+    from tacc.live.slots import SessionInput
     from tacc.messages import Checkpoint, EvalMetrics, JobEvent, JobStatus, LogLine, StepMetrics, Worker
     from tacc.plans import Layout, Plan
     from tacc.prepare_data import PreparedData, ProgressReport, prepare
@@ -135,7 +136,7 @@ _HOME = {
     "ResourcesConfig": "config_sections",
     "SPConfig": "config_sections",
     "Session": "live.session",
-    "SessionInput": "live.session",
+    "SessionInput": "live.slots",
     "SessionRestartedError": "live.session",
     "StagedBatch": "live.session",
     "StepMetrics": "messages",

@@ -14,7 +14,8 @@ NAMES: dict[str, tuple[str, str]] = {
     "compute.disable_kernel_patches": ("bool", "no module of transformers is patched, so there is nothing to disable"),
     "dataloader.buckets": (
         "Sequence[int]",
-        "samples are packed to data.seq_len beforehand (tacc.prepare), so no sample is padded and no bucket is needed",
+        "samples are packed to data.seq_len beforehand (tacc.prepare), so no sample is padded; for batches of a loop give "
+        "buckets to tacc.accelerate or tacc.AsyncLoader",
     ),
     "dataloader.max_length": ("int", "the length of a sample is data.seq_len"),
     "dataloader.num_buckets": ("int", "samples are packed to data.seq_len, so no bucket is needed"),

@@ -63,7 +63,7 @@ class Parser : public PhraseParser {
   }
 
   absl::Status ParseSection(Program* program) {
-    if (token_.kind != Token::kWord) return Error("wanted mesh, stage, arena, state, graph, step or eval");
+    if (token_.kind != Token::kWord) return Error("wanted mesh, stage, seq_len, arena, state, graph, step or eval");
     const std::string word = token_.text;
     const Token place = token_;
     TACC_RETURN_IF_ERROR(Advance());
@@ -72,6 +72,10 @@ class Parser : public PhraseParser {
       TACC_RETURN_IF_ERROR(ParseInt(&program->stage));
       TACC_RETURN_IF_ERROR(ExpectWord("of"));
       TACC_RETURN_IF_ERROR(ParseInt(&program->num_stages));
+      return EndOfLine();
+    }
+    if (word == "seq_len") {
+      TACC_RETURN_IF_ERROR(ParseInt(&program->seq_len));
       return EndOfLine();
     }
     if (word == "arena") {
@@ -105,8 +109,9 @@ class Parser : public PhraseParser {
     }
     if (word == "step") return ParseCalls(&program->step);
     if (word == "eval") return ParseCalls(&program->eval);
-    return lexer_.Error(place.position, absl::StrCat("unknown section '", word,
-                                                     "'; wanted mesh, stage, arena, state, graph, step or eval"));
+    return lexer_.Error(
+        place.position,
+        absl::StrCat("unknown section '", word, "'; wanted mesh, stage, seq_len, arena, state, graph, step or eval"));
   }
 
   absl::Status ParseMesh(Program* program) {
@@ -298,6 +303,17 @@ absl::Status CheckSize(absl::string_view text, const ParseOptions& options) {
 }
 
 }  // namespace
+
+std::vector<absl::string_view> SplitPrograms(absl::string_view text) {
+  constexpr absl::string_view kNext = "\ntacc.program ";
+  std::vector<absl::string_view> programs;
+  while (true) {
+    const size_t end = text.find(kNext);
+    programs.push_back(text.substr(0, end == absl::string_view::npos ? end : end + 1));
+    if (end == absl::string_view::npos) return programs;
+    text.remove_prefix(end + 1);
+  }
+}
 
 absl::StatusOr<Graph> ParseGraph(absl::string_view text, const ParseOptions& options) {
   TACC_RETURN_IF_ERROR(CheckSize(text, options));

@@ -118,6 +118,7 @@ std::string Print(const Program& program) {
   std::string out = absl::StrCat("tacc.program 1 ", Name(program.level), "\n");
   if (!program.mesh.axes.empty()) absl::StrAppend(&out, "mesh ", program.mesh.ToString(), "\n");
   absl::StrAppend(&out, "stage ", program.stage, " of ", program.num_stages, "\n");
+  if (program.seq_len > 0) absl::StrAppend(&out, "seq_len ", program.seq_len, "\n");
   if (program.arena_bytes >= 0) {
     absl::StrAppend(&out, "arena bytes=", program.arena_bytes, " workspace=", program.workspace_bytes, "\n");
   }

@@ -12,7 +12,6 @@
 #include "graph/passes/memory/graph_planner.h"
 
 namespace tacc::graph {
-namespace {}  // namespace
 
 Assignment AssignOffsets(const std::vector<BufferLife>& buffers) {
   Assignment result;
@@ -149,22 +148,66 @@ bool LieInARow(const Graph& graph, const Node& node, int first) {
   return true;
 }
 
+std::set<std::string> Names(const CarriedByGraph& carried) {
+  std::set<std::string> names;
+  for (const auto& [graph, list] : carried) {
+    for (const auto& [state, how] : list) names.insert(state);
+  }
+  return names;
+}
+
+int64_t BytesOf(const State& state) { return state.slots * AlignToArena(state.type.bytes()); }
+
+// Gives states the places that they have in a program for longer batches, but for those that are this one's own.
+// Returns the end of all places there.
+absl::StatusOr<int64_t> PlaceAsIn(const std::map<std::string, State>& like, const std::set<std::string>& own,
+                                  Program& program) {
+  int64_t end = 0;
+  for (const auto& [name, state] : like) end = std::max(end, state.offset < 0 ? 0 : state.offset + BytesOf(state));
+  for (State& state : program.states) {
+    const auto found = like.find(state.name);
+    const bool is_there = found != like.end();
+    if (state.kind == StateKind::kStash) {
+      if (is_there && BytesOf(state) <= BytesOf(found->second)) state.offset = found->second.offset;
+    } else if (!is_there || state.type != found->second.type || state.placement != found->second.placement) {
+      return absl::InternalError(
+          absl::StrCat("state ", state.name, " is not as in the program for the longest batches"));
+    } else if (own.count(state.name) == 0) {
+      state.offset = found->second.offset;
+    }
+  }
+  return end;
+}
+
 }  // namespace
 
+StatePlaces PlacesOf(const std::vector<Program>& stages) {
+  StatePlaces places;
+  for (const Program& program : stages) {
+    const std::set<std::string> among_temporaries = Names(FindCarried(program));
+    std::map<std::string, State>& of_stage = places.stages.emplace_back();
+    for (const State& state : program.states) {
+      State& place = of_stage.emplace(state.name, state).first->second;
+      if (among_temporaries.count(state.name) > 0) place.offset = -1;
+    }
+  }
+  return places;
+}
+
 absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std::shared_ptr<const Target>& target,
-                                std::vector<MemoryUse>* memory) {
+                                const std::shared_ptr<const StatePlaces>& like, std::vector<MemoryUse>* memory) {
   MemoryUse use;
   std::vector<MemoryUse::Buffer> buffers;
   std::map<std::string, State*> states;
   const CarriedByGraph carried = FindCarried(program);
-  std::set<std::string> among_temporaries;
-  for (const auto& [graph, list] : carried) {
-    for (const auto& [state, how] : list) among_temporaries.insert(state);
-  }
+  const std::set<std::string> among_temporaries = Names(carried);
   int64_t offset = 0, carried_bytes = 0, alive_bytes = 0;
   for (State& state : program.states) {
     states[state.name] = &state;
     state.offset = -1;
+  }
+  if (like != nullptr) {
+    TACC_ASSIGN_OR_RETURN(offset, PlaceAsIn(like->stages.at(program.stage), among_temporaries, program));
   }
   const std::map<std::string, std::vector<std::string>> parts = PartsOfOne(program, ops);
   for (State& state : program.states) {
@@ -174,7 +217,7 @@ absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std:
       State& next = *states.at(name);
       if (next.offset >= 0) continue;
       next.offset = offset;
-      (among_temporaries.count(name) > 0 ? carried_bytes : offset) += next.slots * AlignToArena(next.type.bytes());
+      (among_temporaries.count(name) > 0 ? carried_bytes : offset) += BytesOf(next);
     }
     const int64_t bytes = state.type.bytes();
     switch (state.kind) {

@@ -3,7 +3,9 @@
 #define TACC_GRAPH_PASSES_MEMORY_PLAN_MEMORY_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -52,6 +54,13 @@ struct MemoryUse {
   std::vector<Buffer> largest;  // the three largest buffers, states or values
 };
 
+// The planned states of a training's programs, of all stages.
+struct StatePlaces {
+  // [stage], by name. Those among the temporaries have no place (offset -1).
+  std::vector<std::map<std::string, State>> stages;
+};
+StatePlaces PlacesOf(const std::vector<Program>& stages);
+
 // Gives every state and value its place in the arena: states first, then the graphs' temporaries, which share one
 // region. A gradient that is stored once a step, before anything reads it, lies among the temporaries from there to its
 // last reader: what a forward keeps for the backward lies where gradients will.
@@ -62,9 +71,11 @@ struct MemoryUse {
 //   store is free.
 // - The operand of an asynchronous collective lives until its wait.
 //
-// `target`: whose kernels' workspaces are planned. What the program needs is appended to `memory`. Returns true.
+// `target`: whose kernels' workspaces are planned. `like`: where the states of another program lie, with which this one
+// is to share them: the same training for longer batches; null: there is none. What the program needs is appended to
+// `memory`. Returns true. Errors: Internal when the other program has not the same states.
 absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std::shared_ptr<const Target>& target,
-                                std::vector<MemoryUse>* memory);
+                                const std::shared_ptr<const StatePlaces>& like, std::vector<MemoryUse>* memory);
 
 }  // namespace tacc::graph
 

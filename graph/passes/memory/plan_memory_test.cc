@@ -122,7 +122,7 @@ step {
                               {});
   ASSERT_TRUE(program.ok()) << program.status();
   std::vector<MemoryUse> memory;
-  ASSERT_TRUE(PlanMemory(*program, ops, CpuTarget().make({}), &memory).ok());
+  ASSERT_TRUE(PlanMemory(*program, ops, CpuTarget().make({}), nullptr, &memory).ok());
   const Graph& forward = *program->FindGraph("forward.0");
   EXPECT_EQ(forward.values[2].offset, program->FindState("stash/y")->offset);
   EXPECT_TRUE(Verify(*program, ops).ok()) << Verify(*program, ops);
@@ -152,7 +152,7 @@ step {
                               {});
   ASSERT_TRUE(program.ok()) << program.status();
   std::vector<MemoryUse> memory;
-  ASSERT_TRUE(PlanMemory(*program, ops, CpuTarget().make({}), &memory).ok());
+  ASSERT_TRUE(PlanMemory(*program, ops, CpuTarget().make({}), nullptr, &memory).ok());
   EXPECT_EQ(program->FindState("weights/b")->offset, program->FindState("weights/a")->offset + 256);
   const Graph& graph = program->graphs[0];
   for (const Node& node : graph.nodes) {

@@ -334,6 +334,14 @@ const Node* GraphPartitioner::Producer(ValueId logical) const {
   return producers_[logical] < 0 ? nullptr : &nodes_[producers_[logical]];
 }
 
+std::optional<bool> GraphPartitioner::StaysPending(const Node& node, int axis) const {
+  for (ValueId v : node.results) {
+    const auto found = options_.pending_gradients.find(gradient_of_[v]);
+    if (found != options_.pending_gradients.end()) return Contains(found->second, axis);
+  }
+  return std::nullopt;
+}
+
 AxisList GraphPartitioner::KeptPending(const Node& node, const Rule& rule, const std::vector<AxisList>& axes) const {
   AxisList kept;
   int64_t result_bytes = 0;
@@ -349,7 +357,7 @@ AxisList GraphPartitioner::KeptPending(const Node& node, const Rule& rule, const
     if (pending.empty()) continue;
     const bool held = std::any_of(axes.begin(), axes.end(), [axis](const AxisList& a) { return Contains(a, axis); });
     const bool linear = std::find(rule.linear_in.begin(), rule.linear_in.end(), pending) != rule.linear_in.end();
-    if (!held && linear && result_bytes <= pending_bytes) kept.push_back(axis);
+    if (!held && linear && StaysPending(node, axis).value_or(result_bytes <= pending_bytes)) kept.push_back(axis);
   }
   return kept;
 }

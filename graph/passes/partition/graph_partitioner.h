@@ -2,6 +2,7 @@
 #define TACC_GRAPH_PASSES_PARTITION_GRAPH_PARTITIONER_H_
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -81,6 +82,8 @@ class GraphPartitioner {
   bool NarrowsWeight(const Node& node, const Rule& rule, const OpCall& call) const;
   const Node* Producer(ValueId logical) const;
 
+  // Whether a node that makes a summand of a gradient keeps it pending; none: the options do not say.
+  std::optional<bool> StaysPending(const Node& node, int axis) const;
   // The pending axes that may pass through the node.
   AxisList KeptPending(const Node& node, const Rule& rule, const std::vector<AxisList>& axes) const;
 

@@ -96,7 +96,8 @@ absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t
 }
 
 absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_t ranks, int64_t ulysses,
-                                                    const std::vector<Mesh::Axis>& tensor_axes) {
+                                                    const std::vector<Mesh::Axis>& tensor_axes,
+                                                    const std::vector<int64_t>& shorter) {
   if (ranks == 1 && ulysses == 1) return std::vector<Mesh::Axis>();
   const int64_t length = ExtentOf(forward, InputAxis::kSequence);
   if (length == 0)
@@ -112,12 +113,16 @@ absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_
   }
   // Kv heads are split as far as the query heads are, or each rank has one, that others have too.
   auto legal = [&](int64_t n) {
-    return ranks % n == 0 && length % (ranks / n == 1 ? n : 2 * ranks) == 0 &&
+    const int64_t unit = ranks / n == 1 ? n : 2 * ranks;
+    return ranks % n == 0 && length % unit == 0 &&
+           std::all_of(shorter.begin(), shorter.end(), [&](int64_t l) { return l % unit == 0; }) &&
            std::all_of(heads.begin(), heads.end(), [&](const std::pair<int64_t, int64_t>& h) {
              return h.first % (tp * tpq * n) == 0 && (h.second == tp || (tpq == 1 && h.second % (tp * n) == 0));
            });
   };
   if (!legal(ulysses)) {
+    std::vector<int64_t> lengths = shorter;
+    lengths.push_back(length);
     std::vector<int64_t> sizes;
     for (int64_t n = 1; n <= ranks; ++n) {
       if (legal(n)) sizes.push_back(n);
@@ -127,12 +132,13 @@ absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_
       absl::StrAppend(&of, ", ", heads[0].first, " heads and ", heads[0].second, " kv heads");
       if (tp * tpq > 1) absl::StrAppend(&of, " over dist.tp.size = ", tp * tpq);
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "dist.cp.size = ", ranks, " with dist.sp.size = ", ulysses, " does not fit a sequence of ", length, " tokens",
-        of, "; dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of ",
-        ranks == ulysses ? "it" : "2 x dist.cp.size",
-        sizes.empty() ? "; with this dist.cp.size none does"
-                      : absl::StrCat("; dist.sp.size may be ", absl::StrJoin(sizes, ", "))));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dist.cp.size = ", ranks, " with dist.sp.size = ", ulysses, " does not fit a sequence of ",
+                     absl::StrJoin(lengths, " or "), " tokens", of,
+                     "; dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of ",
+                     ranks == ulysses ? "it" : "2 x dist.cp.size",
+                     sizes.empty() ? "; with this dist.cp.size none does"
+                                   : absl::StrCat("; dist.sp.size may be ", absl::StrJoin(sizes, ", "))));
   }
   std::vector<Mesh::Axis> axes;
   if (ranks > ulysses) axes.push_back(MeshAxis(Axis::kCp, ranks / ulysses));

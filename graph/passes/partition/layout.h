@@ -23,10 +23,12 @@ int64_t SequenceBlocks(const Mesh& mesh);
 absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t ranks);
 
 // The axes of context parallelism over `ranks`, of which `ulysses` exchange heads and the others form a ring: cp, sp.
-// Sizes of 1 are left out. `tensor_axes`: what TensorAxes gave. Errors: InvalidArgument when `ulysses` does not divide
-// the ranks or the heads that tensor parallelism leaves, or the sequence cannot be cut, with the legal values.
+// Sizes of 1 are left out. `tensor_axes`: what TensorAxes gave. `shorter`: other lengths that are cut too. Errors:
+// InvalidArgument when `ulysses` does not divide the ranks or the heads that tensor parallelism leaves, or the sequence
+// cannot be cut, with the legal values.
 absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_t ranks, int64_t ulysses,
-                                                    const std::vector<Mesh::Axis>& tensor_axes);
+                                                    const std::vector<Mesh::Axis>& tensor_axes,
+                                                    const std::vector<int64_t>& shorter = {});
 
 }  // namespace tacc::graph
 

@@ -51,6 +51,10 @@ absl::StatusOr<bool> Partition(Program& program, const OpTable& ops, const Parti
     TACC_RETURN_IF_ERROR(GraphPartitioner(graph, out, states, ops, options, forms, &sums).Run().status());
   }
   for (State& state : out.states) {
+    if (state.kind == StateKind::kGradient) {
+      const auto given = options.pending_gradients.find(ParameterOf(state));
+      if (given != options.pending_gradients.end()) sums[state.name] = given->second;
+    }
     Sharding& s = state.placement.sharding;
     for (int axis : sums[state.name]) {
       if (!s.Uses(axis)) s.pending.push_back(axis);

@@ -31,6 +31,9 @@ struct PartitionOptions {
   // With zero_stage 3: whether gradients are sharded too, so that each micro-batch's are reduced. Otherwise they are
   // whole, as with zero_stage 1, and the update reduces their sum.
   bool reduce_each_micro_batch = true;
+  // By parameter: the axes on which its gradient stays pending between micro-batches, as another program has it that
+  // works on the same states. Absent: where less is sent.
+  std::map<std::string, AxisList> pending_gradients;
   // The residual stream: results of this module with as many dims as `dims` are kept so, and sums of values of the same
   // logical dims are made so when they must be made.
   struct Home {

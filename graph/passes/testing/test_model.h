@@ -11,7 +11,7 @@ inline std::string TestModelText(int num_layers = 2) {
   std::string text = R"TEXT(tacc.graph 1
 %tokens = input "tokens" : i32[B,S]
 %targets = input "targets" : i32[B,S]
-%cos, %sin = rope_table attention_scale=1.0 inv_freq=[1.0] length=6 : f32[S,1], f32[S,1]
+%cos, %sin = rope_table attention_scale=1.0 inv_freq=[1.0] length=S : f32[S,1], f32[S,1]
 %table = param "embed.weight" axes=[vocab,embed] init="normal(0.5)" : f32[13,8]
 %h0 = embedding %table, %tokens : f32[B,S,8] @embed
 )TEXT";

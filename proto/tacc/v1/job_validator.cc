@@ -43,12 +43,11 @@ bool IsName(const std::string& name) {
   return true;
 }
 
-// Workers that share a sample's tokens.
-int64_t ContextSize(const v1::DistSpec& dist) {
+}  // namespace
+
+int64_t JobValidator::ContextSize(const v1::DistSpec& dist) {
   return std::max(1, dist.cp().has_size() ? dist.cp().size() : dist.sp().size());
 }
-
-}  // namespace
 
 std::vector<JobDiagnostic> JobValidator::Run(const v1::JobSpec& spec) {
   CheckMessage(spec, "");
@@ -195,6 +194,13 @@ void JobValidator::CheckList(const Message& message, const FieldDescriptor* fiel
   }
   if (size > kMaxListEntries) {
     Add(name, absl::StrCat(name, " has ", size, " entries; at most ", kMaxListEntries, " are allowed"));
+    return;
+  }
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+    for (int i = 0; i < size; ++i) {
+      CheckBounds(reflection.GetRepeatedInt32(message, field, i), field->options().GetExtension(v1::rule),
+                  absl::StrCat(name, "[", i, "]"));
+    }
     return;
   }
   std::set<std::string> seen;

@@ -38,6 +38,9 @@ class JobValidator {
   void CheckPins(const v1::DistSpec& dist);
   void CheckModel(const v1::JobSpec& spec);
   void CheckData(const v1::JobSpec& spec);
+  void CheckBuckets(const v1::JobSpec& spec);
+  // Workers that share a sample's tokens.
+  static int64_t ContextSize(const v1::DistSpec& dist);
   void CheckTrain(const v1::JobSpec& spec);
   void CheckOptimizer(const v1::TrainSpec& train);
   void CheckSchedule(const v1::TrainSpec& train);

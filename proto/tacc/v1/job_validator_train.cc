@@ -31,9 +31,42 @@ void JobValidator::CheckData(const v1::JobSpec& spec) {
   }
   if (spec.model().has_path() && !data.has_seq_len())
     Add("data.seq_len", "data.seq_len is missing; with data.client no folder tells the length of a sample");
+  CheckBuckets(spec);
   if (spec.train().has_num_train_epochs()) {
     Add("train.num_train_epochs", "train.num_train_epochs needs data.path; with data.client give train.max_steps",
         {"data.client"});
+  }
+}
+
+void JobValidator::CheckBuckets(const v1::JobSpec& spec) {
+  const auto& buckets = spec.data().client().buckets();
+  if (buckets.empty()) return;
+  const std::string name = "data.client.buckets";
+  if (!spec.data().has_seq_len()) {
+    Add("data.seq_len", absl::StrCat("data.seq_len is missing; with ", name, " give the longest length of a sample"),
+        {name});
+    return;
+  }
+  for (int i = 0; i < buckets.size(); ++i) {
+    const std::string entry = absl::StrCat(name, "[", i, "]");
+    if (i > 0 && buckets[i] <= buckets[i - 1]) {
+      Add(entry, absl::StrCat(entry, " = ", buckets[i], " comes after ", buckets[i - 1],
+                              "; give the lengths in ascending order, each once"));
+    } else if (buckets[i] > spec.data().seq_len()) {
+      Add(entry,
+          absl::StrCat(entry, " = ", buckets[i], " is more than data.seq_len = ", spec.data().seq_len(),
+                       ", which is the longest; raise that or leave the length out"),
+          {"data.seq_len"});
+    }
+    // Each worker of a ring has two blocks of the sequence.
+    const int64_t sharers = ContextSize(spec.dist());
+    const bool has_ring = sharers > std::max(1, spec.dist().sp().size());
+    const int64_t unit = has_ring ? 2 * sharers : sharers;
+    if (buckets[i] % unit == 0) continue;
+    Add(entry,
+        absl::StrCat(entry, " = ", buckets[i], " is no multiple of ", unit, ", ",
+                     has_ring ? "2 x dist.cp.size" : "dist.sp.size", "; use ", (buckets[i] / unit + 1) * unit),
+        {"dist.cp.size", "dist.sp.size"});
   }
 }
 

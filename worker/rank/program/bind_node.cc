@@ -88,26 +88,31 @@ absl::Status Executor::Binder::BindInput(Binding& binding) {
   const graph::Node& node = binding.node;
   const graph::Value& value = binding.graph.values[node.results[0]];
   const int64_t zigzag = graph::GetAttr<int64_t>(node.attrs, "zigzag");
-  std::vector<Input>& inputs = executor_.inputs_;
-  const auto it =
-      std::find_if(inputs.begin(), inputs.end(), [&](const Input& input) { return input.name == node.symbol; });
-  const int index = static_cast<int>(it - inputs.begin());
+  const std::vector<Input>& known = executor_.inputs();
+  const auto index =
+      std::find_if(known.begin(), known.end(), [&](const Input& i) { return i.name == node.symbol; }) - known.begin();
+  if (index == static_cast<int64_t>(known.size())) {
+    if (!is_first())
+      return absl::InvalidArgumentError(
+          absl::StrCat("a program for other batches has an input \"", node.symbol, "\" that the first one has not"));
+    bound_.inputs.emplace_back();
+  }
+  Input& input = bound_.inputs[index];
   std::vector<int>& of_graph = binding.bound.inputs;
-  if (std::find(of_graph.begin(), of_graph.end(), index) == of_graph.end()) of_graph.push_back(index);
+  if (std::find(of_graph.begin(), of_graph.end(), index) == of_graph.end()) of_graph.push_back(static_cast<int>(index));
   binding.instruction.kind = Instruction::Kind::kInput;
-  binding.instruction.input = index;
+  binding.instruction.input = static_cast<int>(index);
   binding.instruction.view = binding.out(0);
-  if (it == inputs.end()) {
-    inputs.push_back(
-        {.name = node.symbol, .value = value, .zigzag = zigzag, .axes = graph::InputAxes(binding.graph, node)});
+  if (input.name.empty()) {
+    input = {.name = node.symbol, .value = value, .zigzag = zigzag, .axes = graph::InputAxes(binding.graph, node)};
     for (const auto& [attr, field] :
          {std::pair("limit", &Executor::Input::limit), std::pair("ignored", &Executor::Input::ignored)}) {
-      if (node.attrs.count(attr) > 0) inputs.back().*field = graph::GetAttr<int64_t>(node.attrs, attr);
+      if (node.attrs.count(attr) > 0) input.*field = graph::GetAttr<int64_t>(node.attrs, attr);
     }
-    if (node.attrs.count("default") > 0) inputs.back().absent = graph::GetAttr<double>(node.attrs, "default");
-  } else if (it->value.type != value.type || it->value.placement != value.placement || it->zigzag != zigzag) {
+    if (node.attrs.count("default") > 0) input.absent = graph::GetAttr<double>(node.attrs, "default");
+  } else if (input.value.type != value.type || input.value.placement != value.placement || input.zigzag != zigzag) {
     return absl::InvalidArgumentError(absl::StrCat("input \"", node.symbol, "\" is ", value.type.ToString(),
-                                                   " here but ", it->value.type.ToString(), " in another graph"));
+                                                   " here but ", input.value.type.ToString(), " in another graph"));
   }
   return absl::OkStatus();
 }
@@ -121,11 +126,11 @@ absl::Status Executor::Binder::BindReturned(Binding& binding) {
   if (device.is_asynchronous()) {
     TACC_ASSIGN_OR_RETURN(auto on_device, device.AllocateDevice(view.bytes()));
     binding.instruction.returned = on_device->data();
-    executor_.returned_on_device_.push_back(std::move(on_device));
+    bound_.returned_on_device.push_back(std::move(on_device));
   }
-  executor_.returned_.push_back(
+  bound_.returned.push_back(
       {node.symbol, binding.graph.values[node.operands[0]], std::string_view(host->data(), view.bytes())});
-  executor_.returned_on_host_.push_back(std::move(host));
+  bound_.returned_on_host.push_back(std::move(host));
   binding.instruction.kind = Instruction::Kind::kOutput;
   binding.instruction.view = view;
   return absl::OkStatus();
@@ -160,7 +165,7 @@ absl::StatusOr<TensorView> Executor::Binder::PlaceOfState(const graph::Node& nod
   const auto state = states_.find(node.symbol);
   if (state == states_.end())
     return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
-  const TensorView& place = executor_.states_.at(node.symbol)[SlotOf(*state->second)];
+  const TensorView& place = bound_.states.at(node.symbol)[SlotOf(*state->second)];
   if (value.dtype != place.dtype || !(value.dims == place.dims))
     return absl::InvalidArgumentError(absl::StrCat("\"", node.symbol, "\" has another type than the state"));
   return place;
@@ -193,7 +198,7 @@ absl::StatusOr<std::shared_ptr<Executor::UnderWay>> Executor::Binder::MessageOf(
 absl::Status Executor::Binder::BindMessage(Binding& binding) {
   const graph::Node& node = binding.node;
   TACC_ASSIGN_OR_RETURN(const std::shared_ptr<UnderWay> message, MessageOf(node));
-  const TensorView& place = executor_.states_.at(node.symbol)[SlotOf(*states_.at(node.symbol))];
+  const TensorView& place = bound_.states.at(node.symbol)[SlotOf(*states_.at(node.symbol))];
   TACC_ASSIGN_OR_RETURN(message->call, worker::BindMessage(node, program_.mesh, executor_.options_.rank, place));
   message->call.node = static_cast<uint32_t>(binding.instruction.node);
   message->is_bound = true;

@@ -12,6 +12,17 @@ namespace tacc::worker {
 
 using kernels::TensorView;
 
+namespace {
+
+bool HasSameNodes(const graph::Graph& graph, const graph::Program& program) {
+  const graph::Graph* const other = program.FindGraph(graph.name);
+  return other != nullptr &&
+         std::equal(graph.nodes.begin(), graph.nodes.end(), other->nodes.begin(), other->nodes.end(),
+                    [](const graph::Node& a, const graph::Node& b) { return a.op == b.op; });
+}
+
+}  // namespace
+
 absl::StatusOr<TensorView> Executor::Binder::ViewOf(const graph::TensorType& type, char* data) const {
   if (type.rank() > kernels::Dims::kMaxRank) {
     return absl::InvalidArgumentError(
@@ -38,9 +49,45 @@ absl::StatusOr<char*> Executor::Binder::Memory(int64_t offset, int64_t bytes) {
   return data + (kAlign - reinterpret_cast<uintptr_t>(data) % kAlign) % kAlign;
 }
 
+absl::Status Executor::Binder::CheckCalls() const {
+  const graph::Program& first = *executor_.programs_[0].program;
+  if (program_.mesh == first.mesh && program_.stage == first.stage && program_.num_stages == first.num_stages &&
+      program_.step == first.step && program_.eval == first.eval)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError("a program for other batches has another mesh, stage or other calls");
+}
+
+absl::Status Executor::Binder::CheckState(const graph::State& state) const {
+  if (state.kind == graph::StateKind::kStash) return absl::OkStatus();
+  const graph::State* const first = executor_.programs_[0].program->FindState(state.name);
+  if (first == nullptr || first->type != state.type || first->placement != state.placement)
+    return absl::InvalidArgumentError(
+        absl::StrCat("state ", state.name, " of a program for other batches is not that of the first one"));
+  if (first->offset == state.offset) return absl::OkStatus();
+  if (state.kind != graph::StateKind::kGradient)
+    return absl::InvalidArgumentError(
+        absl::StrCat("state ", state.name, " of a program for other batches lies at another place"));
+  executor_.shares_gradients_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::CheckInputs() const {
+  for (size_t i = 0; i < bound_.inputs.size(); ++i) {
+    if (!bound_.inputs[i].name.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a program for other batches lacks the input \"", executor_.inputs()[i].name, "\""));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Executor::Binder::Bind() {
+  if (!is_first()) {
+    TACC_RETURN_IF_ERROR(CheckCalls());
+    bound_.inputs.resize(executor_.inputs().size());
+  }
   TACC_RETURN_IF_ERROR(BindStates());
   TACC_RETURN_IF_ERROR(BindCalls());
+  TACC_RETURN_IF_ERROR(CheckInputs());
   for (const auto& [key, message] : messages_) {
     if (!message->is_bound)
       return absl::InvalidArgumentError(
@@ -50,8 +97,7 @@ absl::Status Executor::Binder::Bind() {
 }
 
 absl::Status Executor::Binder::BindCalls() {
-  for (auto [calls, bound] :
-       {std::pair{&program_.step, &executor_.step_}, std::pair{&program_.eval, &executor_.eval_}}) {
+  for (auto [calls, bound] : {std::pair{&program_.step, &bound_.step}, std::pair{&program_.eval, &bound_.eval}}) {
     for (const graph::Call& call : *calls) {
       const graph::Graph* graph = program_.FindGraph(call.graph);
       if (graph == nullptr) {
@@ -62,7 +108,7 @@ absl::Status Executor::Binder::BindCalls() {
         return absl::InvalidArgumentError(absl::StrCat("call ", call.graph, ": negative micro_batch"));
       executor_.num_micro_batches_ = std::max(executor_.num_micro_batches_, call.micro_batch + 1);
       TACC_ASSIGN_OR_RETURN(BoundGraph * of_call, BindGraph(*graph, call.micro_batch));
-      bound->push_back({of_call, call.micro_batch});
+      bound->push_back({of_call, call.micro_batch, index_});
     }
   }
   // A graph that is never called must fit as well.
@@ -73,6 +119,11 @@ absl::Status Executor::Binder::BindCalls() {
 absl::Status Executor::Binder::BindStates() {
   for (const graph::State& state : program_.states) {
     states_[state.name] = &state;
+    if (!is_first()) TACC_RETURN_IF_ERROR(CheckState(state));
+    if (!is_first() && executor_.options_.arena == nullptr && state.kind != graph::StateKind::kStash) {
+      bound_.states[state.name] = executor_.programs_[0].states.at(state.name);
+      continue;
+    }
     if (state.slots < 1) return absl::InvalidArgumentError(absl::StrCat("state ", state.name, ": slots=", state.slots));
     if (state.slots > 1 && state.offset >= 0) stashes_[state.offset] = &state;
     for (micro_batch_ = 0; micro_batch_ < state.slots; ++micro_batch_) {
@@ -80,7 +131,7 @@ absl::Status Executor::Binder::BindStates() {
       if (!data.ok())
         return absl::Status(data.status().code(), absl::StrCat("state ", state.name, ": ", data.status().message()));
       TACC_ASSIGN_OR_RETURN(const TensorView view, ViewOf(state.type, *data));
-      executor_.states_[state.name].push_back(view);
+      bound_.states[state.name].push_back(view);
     }
   }
   return absl::OkStatus();
@@ -93,11 +144,12 @@ absl::StatusOr<Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::G
     const auto state = node.symbol.empty() ? states_.end() : states_.find(node.symbol);
     if (state != states_.end() && state->second->slots > 1) slots.push_back(SlotOf(*state->second));
   }
-  std::unique_ptr<BoundGraph>& place = executor_.graphs_[{graph.name, slots}];
+  std::unique_ptr<BoundGraph>& place = bound_.graphs[{graph.name, slots}];
   if (place != nullptr) return place.get();
   place = std::make_unique<BoundGraph>();
   BoundGraph& bound = *place;
   bound.graph = &graph;
+  bound.is_timed = is_first() || HasSameNodes(graph, *executor_.programs_[0].program);
   views_.assign(graph.values.size(), TensorView());
   tickets_.assign(graph.values.size(), nullptr);
   requests_.clear();

@@ -68,16 +68,23 @@ struct Executor::BoundGraph {
   std::vector<Instruction> instructions;
   std::vector<int> inputs;  // indices in inputs() that its instructions take
   std::vector<Part> parts;
+  bool is_timed = true;  // Its nodes are those of the first program's graph, by which a timer knows them.
   bool has_run = false;
 };
 
-// Binds the states and graphs of one program.
+// Binds the states and graphs of one program, the executor's `index`-th; those before it are bound.
 class Executor::Binder {
  public:
-  explicit Binder(Executor& executor) : executor_(executor), program_(*executor.options_.program) {}
+  Binder(Executor& executor, size_t index)
+      : executor_(executor), index_(index), bound_(executor.programs_[index]), program_(*bound_.program) {}
   absl::Status Bind();
 
  private:
+  bool is_first() const { return index_ == 0; }
+  // Of another program: that it goes with the first one.
+  absl::Status CheckCalls() const;
+  absl::Status CheckState(const graph::State& state) const;
+  absl::Status CheckInputs() const;
   absl::Status BindStates();
   absl::Status BindCalls();
   absl::StatusOr<BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
@@ -113,6 +120,8 @@ class Executor::Binder {
   absl::StatusOr<char*> Memory(int64_t offset, int64_t bytes);
 
   Executor& executor_;
+  const size_t index_;
+  BoundProgram& bound_;
   const graph::Program& program_;
   std::map<std::string, const graph::State*> states_;              // By name.
   std::map<int64_t, const graph::State*> stashes_;                 // By offset, those with several copies.

@@ -32,8 +32,12 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const ExecutorOptions
         absl::StrCat("rank ", options.rank, " is not in the program's mesh ", options.program->mesh.ToString()));
   }
   std::unique_ptr<Executor> executor(new Executor(options));
-  TACC_RETURN_IF_ERROR(Binder(*executor).Bind());
-  executor->input_places_.resize(executor->inputs_.size());
+  executor->programs_.resize(1 + options.others.size());
+  for (size_t i = 0; i < executor->programs_.size(); ++i) {
+    executor->programs_[i].program = i == 0 ? options.program : options.others[i - 1];
+    TACC_RETURN_IF_ERROR(Binder(*executor, i).Bind());
+  }
+  executor->input_places_.resize(executor->inputs().size());
   if (options.device->is_asynchronous()) TACC_RETURN_IF_ERROR(executor->CreateLanes());
   return executor;
 }
@@ -44,16 +48,18 @@ Executor::Executor(const ExecutorOptions& options) : options_(options) {}
 Executor::~Executor() { (void)options_.device->Synchronize(); }
 
 absl::Status Executor::CreateLanes() {
-  for (const Input& input : inputs_) {
+  for (size_t i = 0; i < inputs().size(); ++i) {
     input_offsets_.push_back(batch_bytes_);
-    batch_bytes_ += RoundUp(input.value.type.bytes());
+    int64_t bytes = 0;
+    for (const BoundProgram& program : programs_) bytes = std::max(bytes, program.inputs[i].value.type.bytes());
+    batch_bytes_ += RoundUp(bytes);
   }
   const int64_t lane_bytes = std::max<int64_t>(num_micro_batches_, 1) * batch_bytes_;
   const int64_t output_bytes = RoundUp(kOutputBytes * static_cast<int64_t>(outputs_.size()));
   TACC_ASSIGN_OR_RETURN(device_io_,
                         options_.device->AllocateDevice(kMaxInFlight * lane_bytes + batch_bytes_ + output_bytes));
   char* place = device_io_->data() + kMaxInFlight * lane_bytes;
-  for (size_t i = 0; i < inputs_.size(); ++i) input_places_[i] = place + input_offsets_[i];
+  for (size_t i = 0; i < inputs().size(); ++i) input_places_[i] = place + input_offsets_[i];
   device_outputs_ = place + batch_bytes_;
   for (int i = 0; i < kMaxInFlight; ++i) {
     Lane& lane = lanes_.emplace_back(options_.device);
@@ -103,8 +109,9 @@ absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t ca
 
 absl::Status Executor::RunInstruction(const BoundGraph& graph, const Instruction& instruction, uint32_t call_index) {
   ShowPlace(call_index, instruction, Activity::kInNode);
-  if (timer_ != nullptr)
-    TACC_RETURN_IF_ERROR(timer_->Begin(static_cast<int>(call_index), instruction.node, instruction.role()));
+  StepTimer* const timer = graph.is_timed ? timer_ : nullptr;
+  if (timer != nullptr)
+    TACC_RETURN_IF_ERROR(timer->Begin(static_cast<int>(call_index), instruction.node, instruction.role()));
   switch (instruction.kind) {
     case Instruction::Kind::kKernel:
       // The one border where what LibTorch throws becomes a status.
@@ -140,7 +147,7 @@ absl::Status Executor::RunInstruction(const BoundGraph& graph, const Instruction
       if (absl::Status status = RunCollective(instruction, call_index); !status.ok())
         return Annotate(graph, instruction, status);
   }
-  return timer_ == nullptr ? absl::OkStatus() : timer_->End();
+  return timer == nullptr ? absl::OkStatus() : timer->End();
 }
 
 absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) {
@@ -211,11 +218,13 @@ absl::StatusOr<std::vector<TimeSpan>> Executor::BusyParts(const Device::Mark& si
   return parts;
 }
 
-absl::Status Executor::UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane) {
+absl::Status Executor::UploadBatch(const std::vector<std::vector<const void*>>& inputs,
+                                   const std::vector<size_t>& programs, Lane& lane) {
   for (size_t m = 0; m < inputs.size(); ++m) {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
+    const std::vector<Input>& of_program = programs_[programs[m]].inputs;
+    for (size_t i = 0; i < of_program.size(); ++i) {
       std::memcpy(lane.host->data() + m * batch_bytes_ + input_offsets_[i], inputs[m][i],
-                  inputs_[i].value.type.bytes());
+                  of_program[i].value.type.bytes());
     }
   }
   const int64_t bytes = static_cast<int64_t>(inputs.size()) * batch_bytes_;
@@ -223,7 +232,7 @@ absl::Status Executor::UploadBatch(const std::vector<std::vector<const void*>>& 
   if (timer_ != nullptr) {
     const auto name = [](std::string* out, const Input& input) { out->append(input.name); };
     TACC_RETURN_IF_ERROR(
-        timer_->BeginCopy(StepTimes::Copy::Direction::kToDevice, absl::StrJoin(inputs_, " ", name), bytes));
+        timer_->BeginCopy(StepTimes::Copy::Direction::kToDevice, absl::StrJoin(this->inputs(), " ", name), bytes));
   }
   options_.device->UploadAhead(lane.host->data(), Flat(lane.device_inputs, bytes));
   return timer_ == nullptr ? absl::OkStatus() : timer_->EndCopy();
@@ -242,13 +251,14 @@ absl::Status Executor::DownloadOutputs(Lane& lane) {
 }
 
 absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
-                                const std::vector<std::vector<const void*>>& inputs, uint32_t first_index) {
+                                const std::vector<std::vector<const void*>>& inputs,
+                                const std::vector<size_t>& programs, uint32_t first_index) {
   Lane* lane = nullptr;
   if (!lanes_.empty()) {
     lane = &lanes_[num_launched_ % kMaxInFlight];
     lane->work.Clear();
     lane->num_replays = 0;
-    TACC_RETURN_IF_ERROR(UploadBatch(inputs, *lane));
+    TACC_RETURN_IF_ERROR(UploadBatch(inputs, programs, *lane));
   }
   uint32_t index = first_index;
   for (const BoundCall& call : calls) {
@@ -256,7 +266,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
       if (lane == nullptr) {
         input_places_[i] = inputs.at(call.micro_batch)[i];
       } else {
-        const int64_t bytes = inputs_[i].value.type.bytes();
+        const int64_t bytes = programs_[call.program].inputs[i].value.type.bytes();
         options_.device->Copy(Flat(lane->device_inputs + call.micro_batch * batch_bytes_ + input_offsets_[i], bytes),
                               Flat(const_cast<void*>(input_places_[i]), bytes));
       }
@@ -277,8 +287,10 @@ absl::Status Executor::WarmUp() {
   using Kind = Instruction::Kind;
   // Whatever the copies of stashes that a graph is bound for: as often on every rank.
   std::set<const graph::Graph*> seen;
-  for (const std::vector<BoundCall>* calls : {&step_, &eval_}) {
-    for (const BoundCall& call : *calls) {
+  for (const BoundProgram& program : programs_) {
+    std::vector<BoundCall> calls = program.step;
+    calls.insert(calls.end(), program.eval.begin(), program.eval.end());
+    for (const BoundCall& call : calls) {
       const BoundGraph& graph = *call.graph;
       if (!seen.insert(graph.graph).second) continue;
       for (size_t i = 0; i < graph.instructions.size(); ++i) {
@@ -292,9 +304,16 @@ absl::Status Executor::WarmUp() {
   return options_.collectives == nullptr ? absl::OkStatus() : options_.collectives->Check();
 }
 
-absl::Status Executor::Launch(const std::vector<std::vector<const void*>>& inputs) {
+absl::Status Executor::Launch(const std::vector<std::vector<const void*>>& inputs, std::vector<size_t> programs) {
   if (num_in_flight() >= kMaxInFlight) return absl::FailedPreconditionError("too many steps in flight");
-  return RunCalls(step_, inputs, 0);
+  programs.resize(inputs.size());
+  std::vector<BoundCall> calls = programs_[0].step;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    // All programs have the same calls. Those that are of no micro-batch count as the first one's.
+    const auto micro_batch = static_cast<size_t>(calls[i].micro_batch);
+    if (micro_batch < programs.size()) calls[i] = programs_[programs[micro_batch]].step[i];
+  }
+  return RunCalls(calls, inputs, programs, 0);
 }
 
 absl::Status Executor::Finish() {
@@ -321,37 +340,49 @@ absl::Status Executor::RunStep(const std::vector<std::vector<const void*>>& inpu
 
 std::string Executor::WhyNotByParts(int64_t num_run) const {
   if (options_.program->num_stages > 1) return "the stages of a pipeline work on several micro-batches at once";
-  if (step_.empty() || step_.back().graph->graph->name != graph::kUpdateGraph) return "the program has no update";
-  const bool sums_up = step_.front().graph->graph->name == graph::kBeginGraph;
+  const std::vector<BoundCall>& step = programs_[0].step;
+  if (step.empty() || step.back().graph->graph->name != graph::kUpdateGraph) return "the program has no update";
+  const bool sums_up = step.front().graph->graph->name == graph::kBeginGraph;
   if (!sums_up && num_run > 0) return "the job's steps have one micro-batch (train.per_device_train_batch_size)";
   return "";
 }
 
-absl::Status Executor::RunMicroBatch(const std::vector<std::vector<const void*>>& inputs, bool is_first) {
+std::string Executor::WhyNotMixed() const {
+  if (options_.program->num_stages > 1) return "the stages of a pipeline work on several micro-batches at once";
+  if (!shares_gradients_) return "gradients lie elsewhere for each length";
+  return "";
+}
+
+absl::Status Executor::RunMicroBatch(const std::vector<std::vector<const void*>>& inputs, bool is_first,
+                                     size_t program) {
+  const std::vector<BoundCall>& step = programs_[program].step;
   std::vector<BoundCall> calls;
-  const bool skips_begin = !is_first && step_.front().graph->graph->name == graph::kBeginGraph;
-  for (const BoundCall& call : step_) {
+  const bool skips_begin = !is_first && step.front().graph->graph->name == graph::kBeginGraph;
+  for (const BoundCall& call : step) {
     const std::string& name = call.graph->graph->name;
     // All micro-batches have the same graphs.
     if (name == graph::kBeginGraph ? is_first : name != graph::kUpdateGraph && call.micro_batch == 0)
       calls.push_back(call);
   }
-  TACC_RETURN_IF_ERROR(RunCalls(calls, inputs, skips_begin ? 1 : 0));
+  TACC_RETURN_IF_ERROR(RunCalls(calls, inputs, std::vector<size_t>(inputs.size(), program), skips_begin ? 1 : 0));
   return Finish();
 }
 
-absl::Status Executor::LaunchUpdate(const std::vector<std::vector<const void*>>& inputs) {
+absl::Status Executor::LaunchUpdate(const std::vector<std::vector<const void*>>& inputs, size_t program) {
   if (num_in_flight() >= kMaxInFlight) return absl::FailedPreconditionError("too many steps in flight");
-  return RunCalls({step_.back()}, inputs, static_cast<uint32_t>(step_.size() - 1));
+  const std::vector<BoundCall>& step = programs_[program].step;
+  return RunCalls({step.back()}, inputs, std::vector<size_t>(inputs.size(), program),
+                  static_cast<uint32_t>(step.size() - 1));
 }
 
-absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
-  TACC_RETURN_IF_ERROR(RunCalls(eval_, {inputs}, static_cast<uint32_t>(step_.size())));
+absl::Status Executor::RunEval(const std::vector<const void*>& inputs, size_t program) {
+  const BoundProgram& bound = programs_[program];
+  TACC_RETURN_IF_ERROR(RunCalls(bound.eval, {inputs}, {program}, static_cast<uint32_t>(bound.step.size())));
   TACC_RETURN_IF_ERROR(Finish());
-  if (returned_on_device_.empty()) return absl::OkStatus();
-  for (size_t i = 0; i < returned_.size(); ++i) {
-    const auto bytes = static_cast<int64_t>(returned_[i].data.size());
-    options_.device->Download(Flat(returned_on_device_[i]->data(), bytes), returned_on_host_[i]->data());
+  if (bound.returned_on_device.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < bound.returned.size(); ++i) {
+    const auto bytes = static_cast<int64_t>(bound.returned[i].data.size());
+    options_.device->Download(Flat(bound.returned_on_device[i]->data(), bytes), bound.returned_on_host[i]->data());
   }
   return options_.device->Synchronize();
 }

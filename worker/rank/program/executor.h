@@ -38,6 +38,8 @@ using AliasFunction = std::function<std::vector<int>(const graph::Graph&, const 
 
 struct ExecutorOptions {
   const graph::Program* program = nullptr;  // All pointers here are borrowed and must outlive the executor.
+  // The same training for other batches, as shorter ones: the same calls, on the program's states in its places.
+  std::vector<const graph::Program*> others;
   int64_t rank = 0;
   Device* device = nullptr;
   AliasFunction aliases;
@@ -57,6 +59,8 @@ struct ExecutorOptions {
 // on (graph/ir/capture.h).
 //
 // The caller passes one pointer per input for each micro-batch, in the order of inputs(): this rank's own rows, dense.
+// With others than one program it says which of them runs a micro-batch: `program` counts from the options' `program`,
+// 0, through `others`.
 // Not thread-safe.
 class Executor {
  public:
@@ -85,14 +89,15 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Inputs of all graphs, each name once, in order of first appearance. Lives as long as the executor.
-  const std::vector<Input>& inputs() const { return inputs_; }
+  // Inputs of all graphs, each name once, in order of first appearance, the same in all programs. Lives as long as the
+  // executor.
+  const std::vector<Input>& inputs(size_t program = 0) const { return programs_[program].inputs; }
   // One more than the largest micro-batch of the step's calls.
   int64_t num_micro_batches() const { return num_micro_batches_; }
 
   // This rank's part of a state (the first copy of a stash), as a view of the arena or of the executor's own memory.
   // `name` must exist.
-  kernels::TensorView state(const std::string& name) const { return states_.at(name)[0]; }
+  kernels::TensorView state(const std::string& name) const { return programs_[0].states.at(name)[0]; }
 
   // On an asynchronous device: runs the step and the evaluation once without their messages, on memory as it is, and
   // waits for them. Called by all ranks before the states have values; leaves them undefined. The device and its
@@ -100,9 +105,10 @@ class Executor {
   // for it while another waits for that rank. Errors: as Launch.
   absl::Status WarmUp();
   // Starts the step's calls. inputs[m][i] is input i of micro-batch m; it may be overwritten once Launch has returned.
+  // programs[m] runs it; none: the first.
   // Errors: Unavailable when another rank does not answer; Internal when a kernel fails. Both name a node: the one that
   // failed, or on an asynchronous device perhaps a later one for a kernel. After an error states are undefined.
-  absl::Status Launch(const std::vector<std::vector<const void*>>& inputs);
+  absl::Status Launch(const std::vector<std::vector<const void*>>& inputs, std::vector<size_t> programs = {});
   // Returns when the oldest launched step is done, whose outputs Output then gives. Errors: as Launch.
   absl::Status Finish();
   // Steps launched and not finished.
@@ -112,17 +118,19 @@ class Executor {
   // A step by parts: each micro-batch by itself, as many as the caller likes, then the update by their gradients.
   // Why that cannot be after `num_run` micro-batches, as the beginning of a sentence; empty: it can.
   std::string WhyNotByParts(int64_t num_run) const;
+  // Why micro-batches of one step cannot be run by different programs, as the beginning of a sentence; empty: they can.
+  std::string WhyNotMixed() const;
   // Forward and backward of one micro-batch. Nothing may be in flight.
-  absl::Status RunMicroBatch(const std::vector<std::vector<const void*>>& inputs, bool is_first);
-  // Launches the update alone, as Launch; it takes the inputs "step" only.
-  absl::Status LaunchUpdate(const std::vector<std::vector<const void*>>& inputs);
+  absl::Status RunMicroBatch(const std::vector<std::vector<const void*>>& inputs, bool is_first, size_t program = 0);
+  // Launches the update alone, as Launch; it takes the inputs "step" only. `program`: that of the last micro-batch.
+  absl::Status LaunchUpdate(const std::vector<std::vector<const void*>>& inputs, size_t program = 0);
   // Runs the eval calls on one batch, as micro-batch 0. Nothing may be in flight.
-  absl::Status RunEval(const std::vector<const void*>& inputs);
+  absl::Status RunEval(const std::vector<const void*>& inputs, size_t program = 0);
 
   bool has_eval() const { return !options_.program->eval.empty(); }
 
   // What the evaluation returns; none where the program was compiled without.
-  const std::vector<Returned>& returned() const { return returned_; }
+  const std::vector<Returned>& returned(size_t program = 0) const { return programs_[program].returned; }
 
   // The value of `output "name"` in the step or evaluation finished last. Errors: NotFound when no graph with it has
   // run.
@@ -153,6 +161,18 @@ class Executor {
   struct BoundCall {
     BoundGraph* graph = nullptr;
     int64_t micro_batch = 0;
+    size_t program = 0;
+  };
+  struct BoundProgram {
+    const graph::Program* program = nullptr;
+    std::vector<Input> inputs;
+    std::map<std::string, std::vector<kernels::TensorView>> states;  // By copy.
+    // A graph is bound once for each combination of the copies of stashes that its calls work on.
+    std::map<std::pair<std::string, std::vector<int64_t>>, std::unique_ptr<BoundGraph>> graphs;
+    std::vector<BoundCall> step, eval;
+    std::vector<Returned> returned;
+    // Of each: where it is kept, on an asynchronous device from its output on, and on the host.
+    std::vector<std::unique_ptr<Arena>> returned_on_device, returned_on_host;
   };
   // Memory of one step in flight on an asynchronous device: its inputs, on the host and on the device, and where its
   // outputs come back.
@@ -170,10 +190,12 @@ class Executor {
   explicit Executor(const ExecutorOptions& options);
   graph::TalkPlace talk_place() const;
   absl::Status CreateLanes();
+  // `programs`: of each micro-batch.
   absl::Status RunCalls(const std::vector<BoundCall>& calls, const std::vector<std::vector<const void*>>& inputs,
-                        uint32_t first_index);
+                        const std::vector<size_t>& programs, uint32_t first_index);
   // Fills the lane's inputs on the device, ahead; `inputs` may be overwritten then.
-  absl::Status UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane);
+  absl::Status UploadBatch(const std::vector<std::vector<const void*>>& inputs, const std::vector<size_t>& programs,
+                           Lane& lane);
   absl::Status DownloadOutputs(Lane& lane);
   absl::Status RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane);
   absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index, Lane* lane);
@@ -189,14 +211,11 @@ class Executor {
   absl::Status Annotate(const BoundGraph& graph, const Instruction& instruction, const absl::Status& status) const;
 
   ExecutorOptions options_;
-  std::vector<Input> inputs_;
+  std::vector<BoundProgram> programs_;
+  bool shares_gradients_ = true;  // They lie at one place in all programs.
   int64_t num_micro_batches_ = 0;
-  std::map<std::string, std::vector<kernels::TensorView>> states_;  // By copy.
-  std::vector<std::unique_ptr<char[]>> owned_;                      // Memory of values and states without an arena.
-  std::vector<std::unique_ptr<Arena>> kept_;                        // What kernels read on the device.
-  // A graph is bound once for each combination of the copies of stashes that its calls work on.
-  std::map<std::pair<std::string, std::vector<int64_t>>, std::unique_ptr<BoundGraph>> graphs_;
-  std::vector<BoundCall> step_, eval_;
+  std::vector<std::unique_ptr<char[]>> owned_;  // Memory of values and states without an arena.
+  std::vector<std::unique_ptr<Arena>> kept_;    // What kernels read on the device.
   // Each output's number, and its value in the step that was finished last (on a CPU: that was run last).
   struct OutputPlace {
     int64_t index = 0;
@@ -206,13 +225,10 @@ class Executor {
     double value = 0;
   };
   std::map<std::string, OutputPlace> outputs_;
-  std::vector<Returned> returned_;
-  // Of each: where it is kept, on an asynchronous device from its output on, and on the host.
-  std::vector<std::unique_ptr<Arena>> returned_on_device_, returned_on_host_;
   // Where `input` nodes take input i from. On an asynchronous device one place, to which each call's are copied first.
   std::vector<const void*> input_places_;
   // On an asynchronous device:
-  std::vector<int64_t> input_offsets_;  // of each input in a micro-batch's block
+  std::vector<int64_t> input_offsets_;  // of each input in a micro-batch's block, of the largest of all programs
   int64_t batch_bytes_ = 0;             // of such a block
   std::unique_ptr<Arena> device_io_;    // lanes' inputs, the place of input_places_, outputs
   char* device_outputs_ = nullptr;      // 8 bytes each

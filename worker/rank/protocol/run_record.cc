@@ -53,8 +53,8 @@ void RunRecord::Add(const nlohmann::json& event) {
   point["time"] = event.value("time", 0.0);
   for (const auto& [name, value] : event.items()) point.emplace(name, value);
   const double available = event.value("seconds", 0.0) * start_.peak_flops_per_second;
-  if (event.contains("loss") && available > 0 && start_.flops_per_step > 0)
-    point["mfu"] = start_.flops_per_step / available;
+  const double flops = event.value("flops", start_.flops_per_step);
+  if (event.contains("loss") && available > 0 && flops > 0) point["mfu"] = flops / available;
   if (metrics_ != nullptr) {
     Warn(metrics_->Add(point));
     return TellRemark();

@@ -47,13 +47,9 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   std::unique_ptr<ClientSource> source(new ClientSource(parts, begin.step));
   const Executor& executor = *parts->executor;
   source->micro_batch_ = parts->start.global_batch_size / executor.num_micro_batches();
-  TACC_ASSIGN_OR_RETURN(source->inputs_, ClientInputs(parts->program, parts->start.rank, executor.inputs()));
-  source->outputs_ = ClientOutputs(parts->program, parts->start.rank, executor.returned());
+  for (size_t i = 0; i <= parts->others.size(); ++i) TACC_RETURN_IF_ERROR(source->OpenBucket(i));
   for (size_t i = 0; i < executor.inputs().size(); ++i) {
-    const Executor::Input& input = executor.inputs()[i];
-    if (input.name == "sample")
-      source->sample_inputs_.emplace_back(i, RangesOf(input.value, parts->program.mesh, parts->start.rank)[0]);
-    if (input.absent.has_value()) source->update_inputs_[i] = 0;
+    if (executor.inputs()[i].absent.has_value()) source->update_inputs_[i] = 0;
   }
   {
     absl::MutexLock lock(&source->mutex_);
@@ -62,11 +58,30 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   parts->checkpointer->SetClientState(begin.client_state);
   ClientLink::Options options;
   options.advertise = parts->start.advertise;
-  options.inputs = source->inputs_;
+  for (size_t i = 0; i < source->buckets_.size(); ++i)
+    options.buckets.push_back({source->ProgramOf(i).seq_len, source->buckets_[i].inputs});
   options.num_micro_batches = executor.num_micro_batches();
   options.welcome = [source = source.get()](std::string* bytes) { return source->Welcome(bytes); };
   TACC_ASSIGN_OR_RETURN(parts->client_link, ClientLink::Open(std::move(options)));
   return source;
+}
+
+const graph::Program& ClientSource::ProgramOf(size_t bucket) const {
+  return bucket == 0 ? parts_.program : parts_.others[bucket - 1];
+}
+
+absl::Status ClientSource::OpenBucket(size_t index) {
+  const Executor& executor = *parts_.executor;
+  const graph::Program& program = ProgramOf(index);
+  Bucket& bucket = buckets_.emplace_back();
+  TACC_ASSIGN_OR_RETURN(bucket.inputs, ClientInputs(program, parts_.start.rank, executor.inputs(index)));
+  bucket.outputs = ClientOutputs(program, parts_.start.rank, executor.returned(index));
+  for (size_t i = 0; i < executor.inputs(index).size(); ++i) {
+    const Executor::Input& input = executor.inputs(index)[i];
+    if (input.name == "sample")
+      bucket.sample_inputs.emplace_back(i, RangesOf(input.value, program.mesh, parts_.start.rank)[0]);
+  }
+  return absl::OkStatus();
 }
 
 nlohmann::json ClientSource::Welcome(std::string* bytes) {
@@ -74,7 +89,7 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
   absl::MutexLock lock(&mutex_);
   *bytes = state_;
   nlohmann::json outputs = nlohmann::json::array();
-  for (const ClientOutput& output : outputs_) outputs.push_back(output.describe["name"]);
+  for (const ClientOutput& output : buckets_[0].outputs) outputs.push_back(output.describe["name"]);
   nlohmann::json peaks = nlohmann::json::array();
   for (const auto& [index, value] : update_inputs_) {
     if (const std::optional<double> peak = PeakOf(parts_.executor->inputs()[index].name)) peaks.push_back(*peak);
@@ -90,6 +105,12 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
           {"outputs", outputs}};
 }
 
+bool ClientSource::HasOneLength(const ClientCommand& command) const {
+  std::vector<size_t> buckets = command.buckets;
+  if (NumUnderWay(command) > 0) buckets.insert(buckets.end(), of_step_.begin(), of_step_.end());
+  return std::equal(buckets.begin() + (buckets.empty() ? 0 : 1), buckets.end(), buckets.begin());
+}
+
 std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_launched) const {
   const int64_t max_steps = parts_.start.max_steps, under_way = NumUnderWay(command);
   if (command.step != num_launched) {
@@ -100,6 +121,8 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
   const bool trains = updates || command.kind == Kind::kMicroBatch;
   if (trains && num_launched >= max_steps)
     return absl::StrCat("the training has done its ", max_steps, " steps (train.max_steps); close it");
+  if (const std::string why = parts_.executor->WhyNotMixed(); trains && !why.empty() && !HasOneLength(command))
+    return absl::StrCat(why, ", so that all of a step have one length (data.client.buckets); pad them to the longest");
   if (command.kind == Kind::kStep && under_way > 0)
     return absl::StrCat("the step has ", under_way, " micro-batches already; send update");
   if (command.kind == Kind::kUpdate && under_way == 0) return "there is no gradient; send a micro_batch before update";
@@ -144,12 +167,13 @@ ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t
     value = static_cast<float>(UpdateInput(parts_.executor->inputs()[index], update));
   batch_.step = update.optimizer_step.value_or(step_);
   batch_.inputs.assign(count, std::vector<const void*>(parts_.executor->inputs().size(), &batch_.step));
-  batch_.samples.resize(count * sample_inputs_.size());
+  batch_.samples.resize(count * buckets_[0].sample_inputs.size());
   for (size_t m = 0; m < count; ++m) {
-    for (size_t i = 0; i < inputs_.size(); ++i) batch_.inputs[m][inputs_[i].index] = command.tensors[m][i];
-    for (size_t i = 0; i < sample_inputs_.size(); ++i) {
-      const auto& [index, range] = sample_inputs_[i];
-      std::vector<int64_t>& samples = batch_.samples[m * sample_inputs_.size() + i];
+    const Bucket& bucket = buckets_[command.buckets[m]];
+    for (size_t i = 0; i < bucket.inputs.size(); ++i) batch_.inputs[m][bucket.inputs[i].index] = command.tensors[m][i];
+    for (size_t i = 0; i < bucket.sample_inputs.size(); ++i) {
+      const auto& [index, range] = bucket.sample_inputs[i];
+      std::vector<int64_t>& samples = batch_.samples[m * bucket.sample_inputs.size() + i];
       samples.clear();
       for (int64_t row = range.begin; row < range.end; ++row)
         samples.push_back((first + static_cast<int64_t>(m)) * micro_batch_ + row);
@@ -165,15 +189,24 @@ absl::Status ClientSource::Launch() {
   LeaveOthersStep(*next_);
   steps_.push_back(next_);
   if (next_->kind == Kind::kStep) {
-    TACC_RETURN_IF_ERROR(parts_.executor->Launch(BatchOf(*next_, 0, next_->update).inputs));
+    of_step_ = next_->buckets;
+    TACC_RETURN_IF_ERROR(parts_.executor->Launch(BatchOf(*next_, 0, next_->update).inputs, of_step_));
   } else {
     // It reads no more of the batch, whose memory stays until then.
     const Batch& batch = BatchOf(*last_micro_batch_, num_micro_batches_ - 1, next_->update);
-    TACC_RETURN_IF_ERROR(parts_.executor->LaunchUpdate(batch.inputs));
+    TACC_RETURN_IF_ERROR(parts_.executor->LaunchUpdate({batch.inputs.back()}, of_step_.back()));
     Discard();
   }
   ++step_;
   return absl::OkStatus();
+}
+
+std::vector<int64_t> ClientSource::Lengths() const {
+  std::vector<int64_t> lengths;
+  for (const size_t bucket : of_step_) {
+    if (buckets_.size() > 1) lengths.push_back(ProgramOf(bucket).seq_len);
+  }
+  return lengths;
 }
 
 void ClientSource::Discard() {
@@ -215,18 +248,19 @@ void ClientSource::Finished(int64_t step) {
 absl::Status ClientSource::Forward(const ClientCommand& command, nlohmann::json& answer, std::string& bytes) {
   const Batch& batch = BatchOf(command, 0);
   double loss = 0, target_tokens = 0;
-  for (const std::vector<const void*>& inputs : batch.inputs) {
-    TACC_RETURN_IF_ERROR(parts_.executor->RunEval(inputs));
+  for (size_t m = 0; m < batch.inputs.size(); ++m) {
+    const size_t bucket = command.buckets[m];
+    TACC_RETURN_IF_ERROR(parts_.executor->RunEval(batch.inputs[m], bucket));
     TACC_RETURN_IF_ERROR(parts_.measurement->Take());
     TACC_ASSIGN_OR_RETURN(const double batch_loss, parts_.executor->Output("loss"));
     TACC_ASSIGN_OR_RETURN(const double batch_tokens, parts_.executor->Output("target_tokens"));
     loss += batch_loss;
     target_tokens += batch_tokens;
-    for (const ClientOutput& output : outputs_) {
-      const Executor::Returned& returned = parts_.executor->returned()[output.index];
+    for (const ClientOutput& output : buckets_[bucket].outputs) {
+      const Executor::Returned& returned = parts_.executor->returned(bucket)[output.index];
       if (std::find(command.outputs.begin(), command.outputs.end(), returned.name) == command.outputs.end()) continue;
       nlohmann::json described = output.describe;
-      described["micro_batch"] = &inputs - batch.inputs.data();
+      described["micro_batch"] = m;
       answer["outputs"].push_back(std::move(described));
       bytes.append(returned.data);
     }
@@ -259,9 +293,12 @@ absl::StatusOr<std::vector<double>> ClientSource::Counters() {
 
 absl::Status ClientSource::RunMicroBatches(const ClientCommand& command, nlohmann::json& answer) {
   const Batch& batch = BatchOf(command, num_micro_batches_);
-  for (const std::vector<const void*>& inputs : batch.inputs) {
-    TACC_RETURN_IF_ERROR(parts_.executor->RunMicroBatch({inputs}, /*is_first=*/num_micro_batches_ == 0));
+  if (num_micro_batches_ == 0) of_step_.clear();
+  for (size_t m = 0; m < batch.inputs.size(); ++m) {
+    const bool is_first = num_micro_batches_ == 0;
+    TACC_RETURN_IF_ERROR(parts_.executor->RunMicroBatch({batch.inputs[m]}, is_first, command.buckets[m]));
     TACC_RETURN_IF_ERROR(parts_.measurement->Take());
+    of_step_.push_back(command.buckets[m]);
     ++num_micro_batches_;
   }
   TACC_ASSIGN_OR_RETURN(const std::vector<double> counters, Counters());

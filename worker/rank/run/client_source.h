@@ -36,9 +36,16 @@ class ClientSource : public StepSource {
   void Finished(int64_t step) override;
   // There may be evaluations after the last step, until the client closes.
   bool IsLast(int64_t) const override { return false; }
+  std::vector<int64_t> Lengths() const override;
   std::string GiveUpReason() const override;
 
  private:
+  // The program for micro-batches of one length, the executor's of the same number.
+  struct Bucket {
+    std::vector<ClientInput> inputs;
+    std::vector<ClientOutput> outputs;
+    std::vector<std::pair<size_t, graph::Range>> sample_inputs;  // Where the rank's samples go, and which they are.
+  };
   // What a step and an evaluation of so many micro-batches read.
   struct Batch {
     std::vector<std::vector<int64_t>> samples;
@@ -50,6 +57,10 @@ class ClientSource : public StepSource {
   nlohmann::json Welcome(std::string* bytes);
   // Why the command cannot be carried out after so many updates; empty: it can. The same on all ranks.
   std::string Refusal(const ClientCommand& command, int64_t num_launched) const;
+  absl::Status OpenBucket(size_t index);
+  const graph::Program& ProgramOf(size_t bucket) const;
+  // Whether all micro-batches of the step with this command have one length.
+  bool HasOneLength(const ClientCommand& command) const;
   // The batch of a command whose first micro-batch is the `first` of its step; `update`: of its update.
   Batch& BatchOf(const ClientCommand& command, int64_t first, const UpdateOptions& update = {});
   // `bytes`: outputs that are asked for, as the answer describes them.
@@ -70,19 +81,18 @@ class ClientSource : public StepSource {
   void TakeState(const ClientCommand& command);
 
   RankParts& parts_;
-  std::vector<ClientInput> inputs_;
-  std::vector<ClientOutput> outputs_;
-  std::vector<std::pair<size_t, graph::Range>> sample_inputs_;  // Where the rank's samples go, and which they are.
-  std::map<size_t, float> update_inputs_;                       // Those of the update, by their index.
-  int64_t micro_batch_ = 0;                                     // Samples of one, over all ranks.
-  int64_t step_ = 0;                                            // Updates launched.
+  std::vector<Bucket> buckets_;
+  std::map<size_t, float> update_inputs_;  // Those of the update, by their index.
+  int64_t micro_batch_ = 0;                // Samples of one, over all ranks.
+  int64_t step_ = 0;                       // Updates launched.
   Batch batch_;
   std::shared_ptr<const ClientCommand> next_;
   std::string refusal_;                                     // Of next_.
   std::deque<std::shared_ptr<const ClientCommand>> steps_;  // Launched, and not finished.
   // Of the step under way, by parts.
   int64_t num_micro_batches_ = 0;
-  std::string step_client_;  // Whose it is.
+  std::string step_client_;      // Whose it is.
+  std::vector<size_t> of_step_;  // Buckets of the micro-batches of the step that was launched last, or is under way.
   std::vector<double> counters_;
   std::shared_ptr<const ClientCommand> last_micro_batch_;  // Its memory is that of the update's inputs.
 

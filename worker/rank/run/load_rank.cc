@@ -1,5 +1,6 @@
 #include "worker/rank/run/load_rank.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -34,13 +35,11 @@ absl::Status Hit(const RankParts& parts, const char* failpoint) {
   return parts.options.failpoints == nullptr ? absl::OkStatus() : parts.options.failpoints->Hit(failpoint);
 }
 
-absl::Status LoadProgram(RankParts& parts) {
+absl::StatusOr<graph::Program> ParseProgram(const RankParts& parts, absl::string_view text) {
   const StartFile& start = parts.start;
-  graph::Program& program = parts.program;
-  TACC_ASSIGN_OR_RETURN(const std::string text, OfFiles(ReadSmallFile(start.program, kMaxProgramBytes)));
   graph::ParseOptions parse;
   parse.file = start.program;
-  TACC_ASSIGN_OR_RETURN(program, graph::ParseProgram(text, parse));
+  TACC_ASSIGN_OR_RETURN(graph::Program program, graph::ParseProgram(text, parse));
   if (program.mesh.num_ranks() != start.world) {
     return absl::InvalidArgumentError(absl::StrCat(start.program, ": its mesh ", program.mesh.ToString(), " has ",
                                                    program.mesh.num_ranks(), " ranks, but world = ", start.world));
@@ -53,6 +52,17 @@ absl::Status LoadProgram(RankParts& parts) {
   }
   if (absl::Status status = parts.options.verify(program); !status.ok())
     return absl::InvalidArgumentError(absl::StrCat(start.program, ": ", status.message()));
+  return program;
+}
+
+absl::Status LoadProgram(RankParts& parts) {
+  TACC_ASSIGN_OR_RETURN(const std::string text, OfFiles(ReadSmallFile(parts.start.program, kMaxProgramBytes)));
+  const std::vector<absl::string_view> texts = graph::SplitPrograms(text);
+  TACC_ASSIGN_OR_RETURN(parts.program, ParseProgram(parts, texts[0]));
+  for (size_t i = 1; i < texts.size(); ++i) {
+    TACC_ASSIGN_OR_RETURN(graph::Program other, ParseProgram(parts, texts[i]));
+    parts.others.push_back(std::move(other));
+  }
   return absl::OkStatus();
 }
 
@@ -91,15 +101,19 @@ absl::Status Connect(RankParts& parts) {
 }
 
 absl::Status CreateArena(RankParts& parts) {
-  const graph::Program& program = parts.program;
-  if (program.level != graph::Level::kPlanned) return absl::OkStatus();
-  const int64_t needed = program.arena_bytes + program.workspace_bytes;
-  if (parts.start.memory_bytes > 0 && needed > parts.start.memory_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the program needs ", needed, " bytes (arena ",
-                                                     program.arena_bytes, ", workspace ", program.workspace_bytes,
-                                                     "), but this rank has ", parts.start.memory_bytes));
+  if (parts.program.level != graph::Level::kPlanned) return absl::OkStatus();
+  int64_t arena_bytes = parts.program.arena_bytes, workspace_bytes = parts.program.workspace_bytes;
+  for (const graph::Program& other : parts.others) {
+    arena_bytes = std::max(arena_bytes, other.arena_bytes);
+    workspace_bytes = std::max(workspace_bytes, other.workspace_bytes);
   }
-  TACC_ASSIGN_OR_RETURN(parts.arena, parts.device->CreateArena(program.arena_bytes, program.workspace_bytes));
+  const int64_t needed = arena_bytes + workspace_bytes;
+  if (parts.start.memory_bytes > 0 && needed > parts.start.memory_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the program needs ", needed, " bytes (arena ", arena_bytes,
+                                                     ", workspace ", workspace_bytes, "), but this rank has ",
+                                                     parts.start.memory_bytes));
+  }
+  TACC_ASSIGN_OR_RETURN(parts.arena, parts.device->CreateArena(arena_bytes, workspace_bytes));
   return absl::OkStatus();
 }
 
@@ -139,6 +153,7 @@ absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
   TACC_RETURN_IF_ERROR(WatchDevice(parts, collectives));
   ExecutorOptions executor;
   executor.program = &parts.program;
+  for (const graph::Program& other : parts.others) executor.others.push_back(&other);
   executor.rank = parts.start.rank;
   executor.device = parts.device;
   executor.aliases = options.aliases;

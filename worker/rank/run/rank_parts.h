@@ -78,6 +78,7 @@ struct RankParts {
   const std::function<void(const absl::Status&)> end_process;
   std::unique_ptr<StatusBlock> status_block;  // Null: nobody looks.
   graph::Program program;
+  std::vector<graph::Program> others;        // For shorter batches of a client, on the same states.
   std::unique_ptr<RendezvousServer> server;  // On rank 0 of several.
   Device* device = nullptr;
   std::unique_ptr<DeviceMetrics> metrics;

@@ -42,6 +42,20 @@ absl::Status StepReports::Finished(int64_t step, const LaunchedStep& launched) {
   return CheckStuck(step);
 }
 
+StepReports::Size StepReports::SizeOf(const std::vector<int64_t>& lengths) const {
+  Size size{parts_.start.global_batch_size * parts_.start.seq_len, 0};
+  if (lengths.empty()) return size;
+  const int64_t num_micro_batches = parts_.executor->num_micro_batches();
+  const nlohmann::json flops = parts_.start.run.value("flops_of_length", nlohmann::json::object());
+  size.tokens = 0;
+  for (const int64_t length : lengths) {
+    size.tokens += parts_.start.global_batch_size / num_micro_batches * length;
+    const nlohmann::json of_step = flops.value(absl::StrCat(length), nlohmann::json(0));
+    if (of_step.is_number()) size.flops += of_step.get<double>() / static_cast<double>(num_micro_batches);
+  }
+  return size;
+}
+
 absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched) {
   const Executor& executor = *parts_.executor;
   // Of steps that follow each other without a gap, the time from one's end to the next one's.
@@ -65,7 +79,7 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
   }
   if (const std::string words = loss_.Take(step, loss, target_tokens); !words.empty())
     parts_.events.Warning("loss_above_unigram_entropy", words);
-  const int64_t tokens = parts_.start.global_batch_size * parts_.start.seq_len;
+  const auto [tokens, flops] = SizeOf(launched.lengths);
   nlohmann::json event = {{"step", step},
                           {"loss", loss},
                           {"grad_norm", grad_norm},
@@ -78,6 +92,7 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
                           {"tokens_per_second", static_cast<double>(tokens) / seconds},
                           {"batch_hash", HashText(launched.batch_hash)},
                           {"skipped", skipped != 0 ? 1 : 0}};
+  if (flops > 0) event["flops"] = flops;
   if (const absl::StatusOr<double> overflow = executor.Output("expert_overflow"); overflow.ok())
     event["expert_overflow"] = static_cast<int64_t>(*overflow);
   if (const absl::StatusOr<double> loss_scale = executor.Output("loss_scale"); loss_scale.ok())

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +21,7 @@ struct LaunchedStep {
   double begin = 0;  // Of reading its batch, as SteadySeconds() counts.
   double data_wait_seconds = 0;
   uint64_t batch_hash = 0;
+  std::vector<int64_t> lengths;  // See StepSource::Lengths.
 };
 
 // What finished steps say: their events, the warning of an update that was skipped because the gradient norm was not
@@ -57,6 +59,12 @@ class StepReports {
  private:
   // Of the targets, by a sample of them: what the loss is held against. An error: the loss is not to be.
   absl::StatusOr<double> Entropy() const;
+  // Of a step whose micro-batches have these lengths; none: that of the job.
+  struct Size {
+    int64_t tokens = 0;
+    double flops = 0;  // 0: not known, or those of the plan
+  };
+  Size SizeOf(const std::vector<int64_t>& lengths) const;
   absl::Status WriteEvent(int64_t step, const LaunchedStep& launched);
   absl::Status Watch();
   // A skipped step is nothing to speak of while it can be the loss scale's fault.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,6 +48,8 @@ class StepSource {
 
   // Whether the training ends after so many steps whatever comes.
   virtual bool IsLast(int64_t num_launched) const = 0;
+  // Tokens of a sample in each micro-batch of the step launched last; none: all have as many as the job says.
+  virtual std::vector<int64_t> Lengths() const { return {}; }
   // Why the ranks give up.
   virtual std::string GiveUpReason() const { return ""; }
 };

@@ -53,7 +53,7 @@ absl::Status TrainLoop::Run() {
     if (decision.work == Work::Kind::kRequest) {
       TACC_RETURN_IF_ERROR(parts_.source->Serve(step_, [this] { return SaveCheckpoint(); }));
     } else {
-      TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash}));
+      TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash, {}}));
     }
     begin = SteadySeconds();
   }
@@ -92,6 +92,7 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
   if (parts_.watch != nullptr) parts_.watch->EnterStep(num_launched_ + 1);
   TACC_RETURN_IF_ERROR(parts_.source->Launch());
   launched_.push_back(step);
+  launched_.back().lengths = parts_.source->Lengths();
   ++num_launched_;
   const bool is_last = parts_.source->IsLast(num_launched_);
   const bool evaluates = is_last || (start.eval_steps > 0 && num_launched_ % start.eval_steps == 0);

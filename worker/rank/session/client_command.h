@@ -38,6 +38,8 @@ struct ClientCommand {
   uint64_t name = 0;
   // [micro-batch][client's input], this rank's part, dense.
   std::vector<std::vector<const char*>> tensors;
+  // Of each micro-batch: the bucket that its samples' length is.
+  std::vector<size_t> buckets;
   // Of a forward: the outputs that the client wants beside the loss.
   std::vector<std::string> outputs;
   // Of a step or an update: what its inputs with a default are.

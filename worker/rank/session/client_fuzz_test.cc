@@ -25,6 +25,8 @@ const std::array kHeaders = {
     R"({"command": "forward", "serial": 1, "step": 0, "micro_batches": 1, "outputs": ["logits"], "bytes": 8})",
     R"({"command": "read", "serial": 2, "step": 1, "states": ["weights/w", "\u00e9"]})",
     R"({"command": "load", "serial": 3, "step": 1, "path": "/a"})",
+    R"({"command": "step", "serial": 7, "step": 3, "micro_batches": 2, "lengths": [2, 1], "state_bytes": 7, "bytes": 19,
+        "packed": [[0], [0]]})",
 };
 // What a header may be mutated by, beside bytes of any kind.
 const std::array kPieces = {"{",       "}",
@@ -118,7 +120,11 @@ TEST(FrameFuzzTest, TheRankGoesOnBehindEachOfThem) {
   input.bytes = 8;
   ClientLink::Options options;
   options.advertise = "127.0.0.1";
-  options.inputs = {input};
+  ClientInput shorter = input;
+  shorter.type.dims = {1};
+  shorter.ranges = {{0, 1}};
+  shorter.bytes = 4;
+  options.buckets = {{2, {input}}, {1, {shorter}}};
   options.num_micro_batches = 2;
   options.welcome = [](std::string*) { return json{{"step", 3}}; };
   const absl::StatusOr<std::unique_ptr<ClientLink>> link = ClientLink::Open(std::move(options));

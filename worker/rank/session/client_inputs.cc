@@ -77,6 +77,12 @@ absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& prog
   return given;
 }
 
+int64_t ClientBucket::bytes() const {
+  int64_t sum = 0;
+  for (const ClientInput& input : inputs) sum += input.bytes;
+  return sum;
+}
+
 std::vector<ClientOutput> ClientOutputs(const graph::Program& program, int64_t rank,
                                         const std::vector<Executor::Returned>& returned) {
   std::vector<ClientOutput> outputs;

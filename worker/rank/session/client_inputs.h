@@ -37,6 +37,13 @@ struct ClientInput {
 absl::StatusOr<std::vector<ClientInput>> ClientInputs(const graph::Program& program, int64_t rank,
                                                       const std::vector<Executor::Input>& inputs);
 
+// What a rank reads of a micro-batch whose samples have one length.
+struct ClientBucket {
+  int64_t seq_len = 0;
+  std::vector<ClientInput> inputs;
+  int64_t bytes() const;  // Of all inputs.
+};
+
 // What a rank sends of an output that the model returns: its ranges of the dims, as ClientInput's; nothing where a rank
 // before it has the same.
 struct ClientOutput {

@@ -18,6 +18,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
@@ -54,6 +55,12 @@ bool IsToken(const json& given, const std::string& token) {
   unsigned difference = 0;
   for (size_t i = 0; i < text.size(); ++i) difference |= static_cast<unsigned char>(text[i] ^ token[i]);
   return difference == 0;
+}
+
+json InputsJson(const std::vector<ClientInput>& inputs) {
+  json list = json::array();
+  for (const ClientInput& input : inputs) list.push_back(input.ToJson());
+  return list;
 }
 
 std::shared_ptr<const Outbox::Message> MessageOf(json header, std::string bytes = "") {
@@ -234,9 +241,9 @@ bool ClientLink::Read(const std::shared_ptr<Connection>& connection) {
 
 int64_t ClientLink::MaxBytes(const Connection& connection) const {
   if (!connection.is_attached) return 0;
-  int64_t bytes = kMaxStateBytes;
-  for (const ClientInput& input : options_.inputs) bytes += options_.num_micro_batches * input.bytes;
-  return bytes;
+  int64_t most = 0;
+  for (const ClientBucket& bucket : options_.buckets) most = std::max(most, bucket.bytes());
+  return kMaxStateBytes + options_.num_micro_batches * most;
 }
 
 absl::Status ClientLink::Attach(const std::shared_ptr<Connection>& connection) {
@@ -286,8 +293,12 @@ void ClientLink::Welcome() {
   welcome["protocol"] = kProtocol;
   welcome["serial"] = answered_.empty() ? 0 : answered_.back().serial;
   welcome["num_micro_batches"] = options_.num_micro_batches;
-  welcome["inputs"] = json::array();
-  for (const ClientInput& input : options_.inputs) welcome["inputs"].push_back(input.ToJson());
+  welcome["inputs"] = InputsJson(options_.buckets[0].inputs);
+  if (options_.buckets.size() > 1) welcome["seq_len"] = options_.buckets[0].seq_len;
+  for (size_t i = 1; i < options_.buckets.size(); ++i) {
+    const ClientBucket& bucket = options_.buckets[i];
+    welcome["buckets"].push_back({{"seq_len", bucket.seq_len}, {"inputs", InputsJson(bucket.inputs)}});
+  }
   Post(*attached_, MessageOf(std::move(welcome), std::move(bytes)));
 }
 
@@ -328,6 +339,7 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   command->state = command->bytes.substr(tensor_bytes);
   command->bytes.resize(tensor_bytes);
   command->ring = connection.ring;
+  TACC_RETURN_IF_ERROR(FindBuckets(header, *command));
   if (header.contains("packed")) TACC_RETURN_IF_ERROR(Unpack(header["packed"], *command));
   TACC_RETURN_IF_ERROR(PlaceTensors(header, *command));
   uint64_t hash = 0;
@@ -341,24 +353,54 @@ absl::StatusOr<std::shared_ptr<ClientCommand>> ClientLink::ParseCommand(Connecti
   return command;
 }
 
+absl::Status ClientLink::FindBuckets(const json& header, ClientCommand& command) const {
+  using Kind = ClientCommand::Kind;
+  TACC_ASSIGN_OR_RETURN(const uint64_t given, WholeNumber(header, "micro_batches", 0));
+  const auto most = static_cast<uint64_t>(options_.num_micro_batches);
+  const bool takes_some = command.kind == Kind::kStep ? given == most
+                          : command.kind == Kind::kForward || command.kind == Kind::kMicroBatch
+                              ? given >= 1 && given <= most
+                              : given == 0;
+  if (!takes_some)
+    return absl::InvalidArgumentError(absl::StrCat("a command with ", given, " micro-batches; a step has ", most));
+  command.buckets.assign(given, 0);
+  const auto lengths = header.find("lengths");
+  if (lengths == header.end()) return absl::OkStatus();
+  if (!lengths->is_array() || lengths->size() != given)
+    return absl::InvalidArgumentError("\"lengths\" is no list of a length for each micro-batch");
+  for (uint64_t m = 0; m < given; ++m) {
+    const auto found = std::find_if(options_.buckets.begin(), options_.buckets.end(),
+                                    [&](const ClientBucket& bucket) { return (*lengths)[m] == json(bucket.seq_len); });
+    if (found == options_.buckets.end()) {
+      const auto length = [](std::string* out, const ClientBucket& bucket) { absl::StrAppend(out, bucket.seq_len); };
+      return absl::InvalidArgumentError(
+          absl::StrCat("a micro-batch of length ", (*lengths)[m].dump().substr(0, 80), "; the job is compiled for ",
+                       absl::StrJoin(options_.buckets, ", ", length), " (data.seq_len and data.client.buckets)"));
+    }
+    command.buckets[m] = found - options_.buckets.begin();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ClientLink::Unpack(const json& packed, ClientCommand& command) const {
-  const auto most = static_cast<size_t>(options_.num_micro_batches);
-  if (!packed.is_array() || packed.size() > most)
+  if (!packed.is_array() || packed.size() > command.buckets.size())
     return absl::InvalidArgumentError("\"packed\" is no list of a list for each micro-batch");
   std::string whole;
   size_t next = 0;  // In what came.
-  for (const json& of_batch : packed) {
-    if (!of_batch.is_array() || of_batch.size() != options_.inputs.size())
+  for (size_t m = 0; m < packed.size(); ++m) {
+    const json& of_batch = packed[m];
+    const std::vector<ClientInput>& inputs = options_.buckets[command.buckets[m]].inputs;
+    if (!of_batch.is_array() || of_batch.size() != inputs.size())
       return absl::InvalidArgumentError("\"packed\" does not have a size for each input");
-    for (size_t i = 0; i < options_.inputs.size(); ++i) {
-      const auto bytes = static_cast<uint64_t>(options_.inputs[i].bytes);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto bytes = static_cast<uint64_t>(inputs[i].bytes);
       // 0: as it is.
       const bool is_packed = of_batch[i] != 0;
       const uint64_t came = is_packed && of_batch[i].is_number_unsigned() ? of_batch[i].get<uint64_t>() : bytes;
       if ((is_packed && !of_batch[i].is_number_unsigned()) || came > bytes || came > command.bytes.size() - next) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "input \"", options_.inputs[i].name, "\" of ", bytes, " bytes, compressed to ",
-            of_batch[i].dump().substr(0, 20), ", is not inside the ", command.bytes.size(), " bytes that were given"));
+            "input \"", inputs[i].name, "\" of ", bytes, " bytes, compressed to ", of_batch[i].dump().substr(0, 20),
+            ", is not inside the ", command.bytes.size(), " bytes that were given"));
       }
       const absl::string_view part(command.bytes.data() + next, came);
       next += came;
@@ -380,31 +422,24 @@ absl::Status ClientLink::Unpack(const json& packed, ClientCommand& command) cons
 }
 
 absl::Status ClientLink::PlaceTensors(const json& header, ClientCommand& command) const {
-  using Kind = ClientCommand::Kind;
-  TACC_ASSIGN_OR_RETURN(const uint64_t given, WholeNumber(header, "micro_batches", 0));
-  const auto most = static_cast<uint64_t>(options_.num_micro_batches);
-  const bool takes_some = command.kind == Kind::kForward      ? given >= 1 && given <= most
-                          : command.kind == Kind::kStep       ? given == most
-                          : command.kind == Kind::kMicroBatch ? given >= 1 && given <= most
-                                                              : given == 0;
-  if (!takes_some)
-    return absl::InvalidArgumentError(absl::StrCat("a command with ", given, " micro-batches; a step has ", most));
   const json* const offsets = header.contains("offsets") ? &header["offsets"] : nullptr;
-  if (offsets != nullptr && (command.ring == nullptr || !offsets->is_array() || offsets->size() != given))
+  if (offsets != nullptr &&
+      (command.ring == nullptr || !offsets->is_array() || offsets->size() != command.buckets.size()))
     return absl::InvalidArgumentError(
         "\"offsets\" are no list of a list for each micro-batch, in memory that was given");
   uint64_t next = 0;  // In the bytes behind the header.
-  for (uint64_t m = 0; m < given; ++m) {
+  for (size_t m = 0; m < command.buckets.size(); ++m) {
     std::vector<const char*>& of_batch = command.tensors.emplace_back();
-    if (offsets != nullptr && (!(*offsets)[m].is_array() || (*offsets)[m].size() != options_.inputs.size()))
+    const std::vector<ClientInput>& inputs = options_.buckets[command.buckets[m]].inputs;
+    if (offsets != nullptr && (!(*offsets)[m].is_array() || (*offsets)[m].size() != inputs.size()))
       return absl::InvalidArgumentError("\"offsets\" do not have one for each input");
-    for (size_t i = 0; i < options_.inputs.size(); ++i) {
-      const auto bytes = static_cast<uint64_t>(options_.inputs[i].bytes);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto bytes = static_cast<uint64_t>(inputs[i].bytes);
       const auto size = offsets == nullptr ? command.bytes.size() : static_cast<uint64_t>(command.ring->size());
       const json at = offsets == nullptr ? json(next) : (*offsets)[m][i];
       if (!at.is_number_unsigned() || at.get<uint64_t>() > size || bytes > size - at.get<uint64_t>()) {
-        return absl::InvalidArgumentError(absl::StrCat("input \"", options_.inputs[i].name, "\" of ", bytes,
-                                                       " bytes at ", at.dump(), " is not inside the ", size,
+        return absl::InvalidArgumentError(absl::StrCat("input \"", inputs[i].name, "\" of ", bytes, " bytes at ",
+                                                       at.dump(), " is not inside the ", size,
                                                        " bytes that were given"));
       }
       of_batch.push_back((offsets == nullptr ? command.bytes.data() : command.ring->data()) + at.get<uint64_t>());

@@ -50,8 +50,8 @@ class ClientLink {
   static constexpr size_t kMaxWaiting = 64;
 
   struct Options {
-    std::string advertise;  // The address to listen at, for clients of other machines.
-    std::vector<ClientInput> inputs;
+    std::string advertise;              // The address to listen at, for clients of other machines.
+    std::vector<ClientBucket> buckets;  // At least one. The first is of the micro-batches whose length is not said.
     int64_t num_micro_batches = 1;
     // What a client is told when it comes, beside what the link knows, and bytes with it. Called while no command is
     // carried out, by the link's thread or the rank's.
@@ -110,6 +110,8 @@ class ClientLink {
   absl::Status Attach(const std::shared_ptr<Connection>& connection);
   absl::Status TakeCommand(const std::shared_ptr<Connection>& connection);
   absl::StatusOr<std::shared_ptr<ClientCommand>> ParseCommand(Connection& connection) const;
+  // Fills the buckets of its micro-batches, by their lengths.
+  absl::Status FindBuckets(const nlohmann::json& header, ClientCommand& command) const;
   // Puts the inputs that came compressed in the place of what came.
   absl::Status Unpack(const nlohmann::json& packed, ClientCommand& command) const;
   absl::Status PlaceTensors(const nlohmann::json& header, ClientCommand& command) const;

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <cmath>
 #include <cstring>
@@ -17,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/rank/session/inflate.h"
+#include "worker/rank/session/testing/client_link_fixture.h"
 #include "worker/rank/session/testing/test_client.h"
 
 namespace tacc::worker {
@@ -25,46 +24,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-constexpr absl::Duration kSoon = absl::Seconds(10);
-
-class ClientLinkTest : public ::testing::Test {
- protected:
-  virtual int64_t InputBytes() const { return 8; }
-  // Two micro-batches of an input of numbers of four bytes.
-  void SetUp() override {
-    ClientInput input;
-    input.name = "tokens";
-    input.type = {graph::DType::kI32, {InputBytes() / 4}};
-    input.ranges = {{0, InputBytes() / 4}};
-    input.bytes = InputBytes();
-    ClientLink::Options options;
-    options.advertise = "127.0.0.1";
-    options.inputs = {input};
-    options.num_micro_batches = 2;
-    options.welcome = [](std::string* bytes) {
-      *bytes = "loader";
-      return json{{"step", 3}};
-    };
-    absl::StatusOr<std::unique_ptr<ClientLink>> link = ClientLink::Open(std::move(options));
-    ASSERT_TRUE(link.ok()) << link.status();
-    link_ = *std::move(link);
-  }
-  const ClientEndpoint& endpoint() const { return link_->endpoint(); }
-  static json Step(int serial) { return {{"command", "step"}, {"serial", serial}, {"step", 3}, {"micro_batches", 2}}; }
-  // What the rank says to a frame of a client that it has welcomed; the connection is over behind it.
-  std::string ErrorOf(const json& header, const std::string& bytes = "") {
-    TestClient client(endpoint());
-    client.Hello(endpoint(), "a");
-    client.Send(header, bytes);
-    const json answer = client.Receive();
-    EXPECT_TRUE(client.Receive().is_null());
-    EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
-    return answer.is_object() ? answer.value("error", "") : "";
-  }
-
-  std::unique_ptr<ClientLink> link_;
-};
 
 TEST_F(ClientLinkTest, WelcomesAClientAndCarriesItsCommandsOnce) {
   TestClient client(endpoint());
@@ -89,73 +48,6 @@ TEST_F(ClientLinkTest, WelcomesAClientAndCarriesItsCommandsOnce) {
   client.Send(Step(1), "0123456789abcdef");
   EXPECT_EQ(client.Receive()["loss"], 2.5);
   EXPECT_EQ(link_->Next(absl::ZeroDuration()), nullptr);
-}
-
-std::string Zlib(const std::string& text) {
-  std::string packed(compressBound(text.size()), '\0');
-  uLongf size = packed.size();
-  EXPECT_EQ(compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(text.data()),
-                     text.size()),
-            Z_OK);
-  return packed.substr(0, size);
-}
-
-TEST(InflateTest, FillsItsPlaceAndNothingBehindIt) {
-  const std::string text(1000, 'x');
-  std::string to(1000, '\0');
-  EXPECT_TRUE(Inflate(Zlib(text), absl::MakeSpan(to)).ok());
-  EXPECT_EQ(to, text);
-  EXPECT_TRUE(Inflate(Zlib(""), absl::Span<char>()).ok());
-  // What inflates to more than was said, here a thousandfold, is refused when its place is full.
-  std::string room(1000 + 16, '!');
-  const absl::Status bomb = Inflate(Zlib(std::string(1 << 20, 'x')), absl::MakeSpan(room).subspan(0, 1000));
-  EXPECT_THAT(std::string(bomb.message()), HasSubstr("holds more than the 1000 bytes"));
-  EXPECT_EQ(room.substr(1000), std::string(16, '!'));
-  EXPECT_FALSE(Inflate(Zlib(text.substr(1)), absl::MakeSpan(to)).ok()) << "less";
-  EXPECT_FALSE(Inflate(Zlib(text) + "x", absl::MakeSpan(to)).ok()) << "more behind it";
-  EXPECT_FALSE(Inflate(Zlib(text).substr(0, 8), absl::MakeSpan(to)).ok()) << "cut short";
-  EXPECT_FALSE(Inflate("no zlib stream", absl::MakeSpan(to)).ok());
-  EXPECT_FALSE(Inflate("", absl::MakeSpan(to)).ok());
-}
-
-class PackedInputsTest : public ClientLinkTest {
- protected:
-  int64_t InputBytes() const override { return 64; }
-};
-
-TEST_F(PackedInputsTest, TakesInputsThatCameCompressed) {
-  TestClient client(endpoint());
-  client.Hello(endpoint(), "a");
-  const std::string first(64, 'a'), second(64, 'b'), packed = Zlib(first);
-  ASSERT_LT(packed.size(), first.size());
-  json step = Step(1);
-  step["packed"] = json::parse(absl::StrCat("[[", packed.size(), "], [0]]"));
-  step["state_bytes"] = 3;
-  client.Send(step, packed + second + "pos");
-  const auto command = link_->Next(kSoon);
-  ASSERT_NE(command, nullptr);
-  EXPECT_EQ(std::string(command->tensors[0][0], 64), first);
-  EXPECT_EQ(std::string(command->tensors[1][0], 64), second);
-  EXPECT_EQ(command->state, "pos");
-}
-
-TEST_F(PackedInputsTest, RefusesCompressedInputsThatAreNone) {
-  const std::string whole(64, 'a'), bomb = Zlib(std::string(65, 'x'));
-  const auto error = [&](const std::string& packed, const std::string& bytes) {
-    json step = Step(1);
-    step["packed"] = json::parse(packed);
-    return ErrorOf(step, bytes);
-  };
-  EXPECT_THAT(error(absl::StrCat("[[", bomb.size(), "], [0]]"), bomb + whole), HasSubstr("more than the 64 bytes"));
-  EXPECT_THAT(error("[[5], [0]]", "abcde" + whole), HasSubstr("no whole zlib stream"));
-  EXPECT_THAT(error("[[0], [65]]", whole + whole), HasSubstr("compressed to 65, is not inside"));
-  EXPECT_THAT(error("[[0], [64]]", whole + "abc"), HasSubstr("is not inside the 67 bytes"));
-  EXPECT_THAT(error("[[0], [-1]]", whole + whole), HasSubstr("compressed to -1, is not inside"));
-  EXPECT_THAT(error("[[0], [\"x\"]]", whole + whole), HasSubstr("is not inside"));
-  EXPECT_THAT(error("[[0]]", whole + whole), HasSubstr("\"packed\" tells of 64"));
-  EXPECT_THAT(error("[[0], [0], [0]]", whole + whole), HasSubstr("no list of a list for each micro-batch"));
-  EXPECT_THAT(error("[[0, 0], [0]]", whole + whole), HasSubstr("a size for each input"));
-  EXPECT_THAT(error("7", whole + whole), HasSubstr("no list of a list"));
 }
 
 TEST_F(ClientLinkTest, ReadsBatchesFromTheClientsMemory) {
@@ -438,7 +330,7 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   EXPECT_THAT(ErrorOf(Step(1), std::string(17, 'x')), HasSubstr("17 bytes of inputs; the rank reads 16"));
   json huge = Step(1);
   huge["bytes"] = uint64_t{1} << 62;
-  EXPECT_THAT(ErrorOf(huge), HasSubstr("at most 67108880 may be"));
+  EXPECT_THAT(ErrorOf(huge), HasSubstr("at most 67108896 may be"));
   json wrong = Step(1);
   wrong["micro_batches"] = uint64_t{1} << 40;
   EXPECT_THAT(ErrorOf(wrong, std::string(16, 'x')), HasSubstr("a step has 2"));
@@ -466,6 +358,36 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   other.Hello(endpoint(), "a");
   other.SendRaw(std::string("\x03\0\0\0[1]", 7));
   EXPECT_THAT(other.Receive().value("error", ""), HasSubstr("no JSON object"));
+}
+
+TEST_F(ClientLinkTest, MicroBatchesMayHaveDifferentLengths) {
+  TestClient client(endpoint());
+  const json welcome = client.Hello(endpoint(), "a");
+  EXPECT_EQ(welcome["seq_len"], 2);
+  EXPECT_EQ(welcome["inputs"][0]["dims"], json({2}));
+  EXPECT_EQ(welcome["buckets"].size(), 1u);
+  EXPECT_EQ(welcome["buckets"][0]["seq_len"], 4);
+  EXPECT_EQ(welcome["buckets"][0]["inputs"][0]["dims"], json({4}));
+  json step = Step(1);
+  step["lengths"] = {4, 2};
+  client.Send(step, std::string(16, 'l') + std::string(8, 's'));
+  const auto command = link_->Next(kSoon);
+  ASSERT_NE(command, nullptr);
+  EXPECT_EQ(command->buckets, (std::vector<size_t>{1, 0}));
+  EXPECT_EQ(command->tensors[0][0][15], 'l');
+  EXPECT_EQ(command->tensors[1][0][7], 's');
+}
+
+TEST_F(ClientLinkTest, OtherLengthsAreRefused) {
+  json step = Step(1);
+  step["lengths"] = {4, 3};
+  EXPECT_EQ(ErrorOf(step, std::string(24, 's')),
+            "a micro-batch of length 3; the job is compiled for 2, 4 (data.seq_len and data.client.buckets)");
+  step["lengths"] = {4};
+  EXPECT_EQ(ErrorOf(step), "\"lengths\" is no list of a length for each micro-batch");
+  step["lengths"] = {4, 2};
+  EXPECT_EQ(ErrorOf(step, std::string(16, 's')),
+            "input \"tokens\" of 8 bytes at 16 is not inside the 16 bytes that were given");
 }
 
 }  // namespace

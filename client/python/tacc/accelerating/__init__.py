@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tacc.errors import InputError
 from tacc.extras import what_to_install
+from tacc.live.pad import bucket_lengths
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ def accelerate(
     model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *, optimizer: torch.optim.Optimizer | None = None,
     loss: Callable[[Any, Any], torch.Tensor] | None = None, client: Client | str | None = None, name: str | None = None, max_steps: int | None = None,
     keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step",
-    upload: bool | None = None,
+    upload: bool | None = None, buckets: Sequence[int] | int | None = None,
 ) -> Any:
     """Lets a job train the model: on this machine's workers, or on a cluster's, in any layout.
 
@@ -57,6 +58,9 @@ def accelerate(
             "micro_batch": each alike, as `(loss / n).backward()` means it where they have different numbers of targets. With as many it is the same.
         upload: Whether weights, and states that are loaded, are sent to the coordinator (`Client.upload`). None: where it, or a worker, is not of this
             machine, and there is no cache_dir.
+        buckets: Tokens that samples may have, where batches have several lengths: [128, 256, 512], or the longest, for the powers of two below it. The
+            job is compiled once for each. A batch of another length is filled up to the next one, on the right: `input_ids` with the config's
+            `pad_token_id` or 0, `attention_mask` with 0, `labels` with -100. None: all batches have the first one's length.
 
     Returns:
         An `AcceleratedModel`; with `dataloader` a pair of it and an `AsyncLoader`.
@@ -73,7 +77,8 @@ def accelerate(
         raise ImportError(f"tacc.accelerate: {said}", name=error.name) from error
     if mean_over not in ("step", "micro_batch"):
         raise InputError(f'mean_over={mean_over!r}; wanted "step" or "micro_batch"')
-    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over, upload)
+    lengths = [] if buckets is None else bucket_lengths(buckets)
+    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over, upload, lengths)
     handle = AcceleratedModel(model, options, optimizer, loss)
     if dataloader is None:
         return handle
@@ -85,6 +90,7 @@ def accelerate(
 def accelerate_hf_trainer(
     config: Config | Mapping[str, Any] | None = None, *, client: Client | str | None = None, name: str | None = None, max_length: int | None = None,
     keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, upload: bool | None = None,
+    buckets: Sequence[int] | int | None = None,
 ) -> AcceleratedTrainer:
     """Lets jobs train what a script trains with `transformers.Trainer`, which stays as it is.
 
@@ -104,6 +110,8 @@ def accelerate_hf_trainer(
         keep_seconds: As of `accelerate`.
         cache_dir: As of `accelerate`.
         upload: As of `accelerate`.
+        buckets: As of `accelerate`: batches are filled up to the next of these lengths instead of the longest, of models without a decoder of its own
+            length. In place of `max_length`.
 
     Returns:
         What has `job` and `undo()`; a context manager.
@@ -120,5 +128,8 @@ def accelerate_hf_trainer(
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.accelerate_hf_trainer: {said}", name=error.name) from error
-    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step", upload)
+    lengths = [] if buckets is None else bucket_lengths(buckets)
+    if lengths and max_length is not None:
+        raise InputError("max_length and buckets are both given; the longest of buckets is max_length")
+    options = Options(config, client, name, None, keep_seconds, None if cache_dir is None else Path(cache_dir), "step", upload, lengths)
     return hf_trainer.accelerate_hf_trainer(options, max_length)

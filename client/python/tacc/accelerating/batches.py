@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch.utils import _pytree as pytree
 from tacc.errors import InputError
 from tacc.exporting.results import Exported
 from tacc.exporting.weighted_rows import ROW_WEIGHTS
+
+if TYPE_CHECKING:
+    from tacc.accelerating.lengths import Lengths
 
 IGNORED = -100  # a label that torch.nn.functional.cross_entropy does not count
 
@@ -71,12 +74,14 @@ class Batches:
         weights: Of these, those that samples are weighted by: what fills a batch up has zeros.
         fills: What inputs have where a sample does not count, if somebody knows better than `description.targets`.
         samples_meet: As of `description`, if somebody knows better.
+        lengths: Fills up shorter samples; None: all samples are as long as those of the example.
     """
 
     def __init__(
         self, description: Exported, example: Any, optional: set[str], weights: frozenset[str] = frozenset(), *,
-        fills: Mapping[str, int] | None = None, samples_meet: bool | None = None,
+        fills: Mapping[str, int] | None = None, samples_meet: bool | None = None, lengths: Lengths | None = None,
     ):
+        self._lengths = lengths
         self._inputs = {given.path: given for given in description.inputs if given.name != ROW_WEIGHTS}
         self._weighs_rows = len(self._inputs) < len(description.inputs)
         self._optional = optional
@@ -103,6 +108,7 @@ class Batches:
         """
         leaves = _leaves(batch)
         self._check(leaves, trains)
+        length = 0 if self._lengths is None else self._lengths.of(leaves)
         rows = {int(leaves[path].shape[0]) for path in self._of_samples if path in leaves and leaves[path].dim() > 0}
         count = next(iter(rows), self.size)
         if len(rows) > 1:
@@ -116,7 +122,9 @@ class Batches:
                 raise InputError(f"the batch has {count} samples; the first one had {self.size}. Give the loader drop_last=True: {self.why_not_fewer}")
             has_loss = has_loss and (self._weighs_rows or bool(self._fills))
             given = {path: self._filled(a, self._fills.get(path)) if path in self._of_samples else a for path, a in given.items()}
-        arrays = {self._inputs[path].name: given[path] if path in given else self._zeros[path] for path in self._inputs}
+        if self._lengths is not None:
+            given = self._lengths.filled(given, batch, length)
+        arrays = {self._inputs[path].name: given[path] if path in given else self._absent(path, length) for path in self._inputs}
         if self._weighs_rows:
             arrays[ROW_WEIGHTS] = (np.arange(self.size) < count).astype(np.float32)
         return arrays, count, has_loss
@@ -133,6 +141,18 @@ class Batches:
             return "the model's samples depend on each other, so what fills a batch up would change the others"
         return "" if self._fills or self._weighs_rows else "what fills a batch up would count in the loss"
 
+    def length_of(self, batch: Any) -> int:
+        """Tokens of a sample of the batch; 0: all have as many."""
+        return 0 if self._lengths is None else self._lengths.of(_leaves(batch))
+
+    def _absent(self, path: tuple[Any, ...], length: int) -> np.ndarray[Any, Any]:
+        zeros = self._zeros[path]
+        if self._lengths is None or path not in self._lengths.dims:
+            return zeros
+        shape = list(zeros.shape)
+        shape[self._lengths.dims[path]] = self._lengths.bucket(length)
+        return np.zeros(shape, zeros.dtype)
+
     def _check(self, leaves: dict[tuple[Any, ...], Any], trains: bool) -> None:
         known = set(self._inputs) | set(self._constants) | self._unread
         if unknown := [path for path in leaves if path not in known]:
@@ -148,10 +168,13 @@ class Batches:
                 raise InputError(f"{_name(path)} is a {type(leaves[path]).__name__}; wanted a tensor or an array")
 
     def _array(self, path: tuple[Any, ...], tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-        wanted = self._shapes[path]
-        skip = 1 if path in self._of_samples else 0
-        if tensor.dim() != len(wanted) or tuple(tensor.shape[skip:]) != wanted[skip:]:
-            said = ["any", *map(str, wanted[1:])] if skip else list(map(str, wanted))
+        wanted: list[int | None] = list(self._shapes[path])
+        if path in self._of_samples:
+            wanted[0] = None
+        if self._lengths is not None and path in self._lengths.dims:
+            wanted[self._lengths.dims[path]] = None
+        if tensor.dim() != len(wanted) or any(n not in (None, size) for n, size in zip(wanted, tensor.shape)):
+            said = ["any" if n is None else str(n) for n in wanted]
             raise InputError(f"{_name(path)} has the shape {list(tensor.shape)}; wanted [{', '.join(said)}], as in the first batch")
         kind = self._zeros[path].dtype
         if tensor.is_floating_point() != (kind.kind == "f"):

@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from tacc.accelerating import clipping, optimizer_states
 from tacc.accelerating.batches import Batches, as_batch, names, takes
-from tacc.accelerating.job import Model, Options, export, start
+from tacc.accelerating.job import Model, Options, check_lengths, export, start
+from tacc.accelerating.lengths import Lengths
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
 from tacc.accelerating.states import as_tensor, assembled, named_states, weights_of, with_states
@@ -27,7 +28,8 @@ from tacc.accelerating.steps import MicroBatch, Steps
 from tacc.accelerating.store import default_folder, upload_states, write_states
 from tacc.client import Job
 from tacc.errors import InputError, TaccError
-from tacc.exporting.forward import Loss
+from tacc.exporting.example import Example
+from tacc.exporting.forward import Loss, LossWithModel
 from tacc.live.session import Session, SessionRestartedError, StepResult
 
 _UNCLIPPED = 3e38
@@ -212,6 +214,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             raise InputError("no optimizer has the model's parameters: make one of model.parameters() before the first forward, or give optimizer=")
         clipping.check(dict(self.module.named_parameters()))
         model = export(self.module, batch, self._loss, by_samples=self._options.mean_over == "micro_batch")
+        check_lengths(model, self._options)
         groups = self._groups_of(optimizer, model)
         batches = self._batches_of(model)
         self._job, self._session = start(self.module, model, groups, batches.size, self._options)
@@ -230,7 +233,31 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         return Groups(optimizer, {id(p): name for name, p in self.module.named_parameters()}, set(model.graph.description.parameters))
 
     def _batches_of(self, model: Model) -> Batches:
-        return Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents))
+        return Batches(model.graph.description, model.example, model.optional, frozenset(model.cotangents), lengths=self._lengths_of(model))
+
+    def _lengths_of(self, model: Model) -> Lengths | None:
+        buckets = self._options.buckets
+        return Lengths(buckets, model.graph.description, self._fill_token(), self._returned_here) if buckets else None
+
+    def _fill_token(self) -> int:
+        token = getattr(getattr(self.module, "config", None), "pad_token_id", None)
+        return token if isinstance(token, int) and token >= 0 else 0
+
+    def _returned_here(self, batch: Any) -> Any:
+        """What the module returns of a batch in evaluation, computed here, and the loss with it."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                if self._loss is None:
+                    return self.module(**batch)
+                if isinstance(self._loss, LossWithModel):
+                    return self._loss.compute(self.module, batch)
+                example = Example(self.module, batch, has_loss=True)
+                outputs, whole = example.call(self.module, example.tensors)
+                return outputs, self._loss(outputs, whole)
+        finally:
+            self.module.train(was_training)
 
     def _hook(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer finds no gradients, so that its own step does nothing; before it the ranks' is done."""
@@ -345,10 +372,11 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         if self.training and torch.is_grad_enabled():
             return self._forward_in_training(batch, None if num_items is None else float(num_items))
         arrays, count, has_loss = self._batches.arrays(batch, trains=False)
-        return self._evaluated(arrays, count, has_loss)
+        return self._evaluated(arrays, count, has_loss, self._batches.length_of(batch))
 
     def _forward_in_training(self, batch: Any, num_items: float | None) -> ModelOutputs:
         arrays, count, _ = self._batches.arrays(batch, trains=True)
+        length = self._batches.length_of(batch)
         made: MicroBatch = self._guarded(lambda: self._steps.run(arrays, num_items))
         loss = loss_tensor(made.loss, lambda weight: self._confirm(made, weight))
         num_updates = self._num_updates
@@ -356,7 +384,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         def fetch() -> dict[str, torch.Tensor]:
             if self._num_updates != num_updates:
                 raise InputError("outputs are computed when they are looked at, and the weights have changed since this forward: read them before optimizer.step()")
-            return output_tensors(self._outputs(arrays, count), refusing(self._no_gradients))
+            return output_tensors(self._outputs(arrays, count, length), refusing(self._no_gradients))
 
         return ModelOutputs(loss, self._names(), fetch)
 
@@ -399,20 +427,29 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
     def _names(self) -> list[str]:
         return [name for name in self._model.graph.leaves if name is not None]
 
-    def _outputs(self, arrays: dict[str, np.ndarray[Any, Any]], count: int) -> dict[str, torch.Tensor]:
+    def _outputs(self, arrays: dict[str, np.ndarray[Any, Any]], count: int, length: int = 0) -> dict[str, torch.Tensor]:
         session = self.session
         found = self._guarded(lambda: session.forward(arrays, outputs=session.outputs)).outputs
-        return {name: self._cut(value, count) for name, value in found.items()}
+        return {name: self._cut(self._shortened(name, value, length), count) for name, value in found.items()}
 
     def _cut(self, value: np.ndarray[Any, Any], count: int) -> torch.Tensor:
         has_samples = value.ndim > 0 and len(value) == self._batches.size
         return as_tensor(value[:count] if has_samples else value)
 
-    def _evaluated(self, arrays: dict[str, np.ndarray[Any, Any]], count: int, has_loss: bool) -> ModelOutputs:
+    def _shortened(self, name: str, value: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
+        """The output without what filled up its samples of `length` tokens."""
+        if length == 0:
+            return value
+        dims = self._model.graph.output_dims.get(name, [])
+        if length not in self._options.buckets and any("S" in dim and dim != "S" for dim in dims):
+            raise InputError(f"{name!r} of what the model returns has the dims {dims}, of which what filled up samples of {length} tokens cannot be cut off")
+        return value[tuple(slice(0, length if dim == "S" else None) for dim in dims)]
+
+    def _evaluated(self, arrays: dict[str, np.ndarray[Any, Any]], count: int, has_loss: bool, length: int) -> ModelOutputs:
         session = self.session
         result = self._guarded(lambda: session.forward(arrays, outputs=session.outputs))
         message = "the model is in evaluation, where there is no backward: call model.train()"
-        values = {name: self._cut(value, count) for name, value in result.outputs.items()}
+        values = {name: self._cut(self._shortened(name, value, length), count) for name, value in result.outputs.items()}
         loss = torch.tensor(result.loss) if has_loss else None
         if torch.is_grad_enabled():
             values = output_tensors(values, refusing(message)) if values else values

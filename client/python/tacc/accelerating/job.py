@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,7 @@ class Options:
     cache_dir: Path | None
     mean_over: str
     upload: bool | None = None
+    buckets: list[int] = field(default_factory=list)
 
     def uploads(self, client: Client) -> bool:
         """Whether weights go to the coordinator, and not into a folder that workers read."""
@@ -159,6 +160,20 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
         raise
 
 
+def check_lengths(model: Model, options: Options) -> None:
+    """InputError: the model cannot have samples of several lengths."""
+    if not options.buckets:
+        return
+    if model.cotangents:
+        raise InputError("buckets= needs the model's loss: give loss= to tacc.accelerate, or let the model return one")
+    if not model.graph.description.any_length:
+        notes = [note for note in model.graph.description.notes if "length" in note or "tokens" in note]
+        raise InputError(
+            f"buckets={options.buckets}: the exported model has one length{' (' + '; '.join(notes) + ')' if notes else ''}: leave buckets out, and pad all "
+            "samples to that"
+        )
+
+
 def graph_of(model: Model, options: Options, client: Client) -> str:
     """What a job names the model's graph by: a file in a folder that the client's workers see, with the weights beside it, or an upload."""
     if options.uploads(client):
@@ -177,6 +192,9 @@ def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, 
     data: dict[str, Any] = {"client": {"wait_seconds": options.keep_seconds}}
     if model.graph.description.seq_len >= 2:
         data["seq_len"] = model.graph.description.seq_len
+    if options.buckets:
+        data["seq_len"] = max(options.buckets)
+        data["client"]["buckets"] = options.buckets
     checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}", **config.get("checkpoint", {})}
     return {
         **config, "name": name, "model": {"graph": graph}, "data": data, "checkpoint": checkpoint,

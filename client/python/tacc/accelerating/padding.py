@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tacc.accelerating.batches import IGNORED
 from tacc.errors import InputError
+from tacc.live.pad import next_length
 
-_FILLS = {"attention_mask": 0, "decoder_attention_mask": 0, "labels": IGNORED, "token_type_ids": 0, "position_ids": 0}
-_TOKENS = ("input_ids", "decoder_input_ids")
+FILLS = {"attention_mask": 0, "decoder_attention_mask": 0, "labels": IGNORED, "token_type_ids": 0, "position_ids": 0}
+TOKENS = ("input_ids", "decoder_input_ids")
 
 
 class Padding:
@@ -22,11 +23,13 @@ class Padding:
         longest: Tokens of a sample, at most: by "input_ids" and, of an encoder with a decoder, "labels". Absent: as in the first batch.
         token: What an input of tokens is filled with.
         has_decoder: Labels have a length of their own, which what begins with "decoder_" has too.
+        buckets: Lengths that batches are filled up to, the next one each; none: to the longest.
     """
 
-    def __init__(self, first: Mapping[str, Any], longest: Mapping[str, int], token: int, *, has_decoder: bool):
+    def __init__(self, first: Mapping[str, Any], longest: Mapping[str, int], token: int, *, has_decoder: bool, buckets: Sequence[int] = ()):
+        self._buckets = buckets
         self._has_decoder = has_decoder
-        self._fills = {**_FILLS, **dict.fromkeys(_TOKENS, token)}
+        self._fills = {**FILLS, **dict.fromkeys(TOKENS, token)}
         if not has_decoder and not _as_long(first.get("labels"), first.get("input_ids")):
             del self._fills["labels"]  # Not one a token, but several of a sample.
         self._lengths = {self._group(name): int(value.shape[1]) for name, value in first.items() if self._is_padded(name, value)}
@@ -34,6 +37,8 @@ class Padding:
             group = self._group(name)
             if group in self._lengths:
                 self._lengths[group] = max(length, self._lengths[group])
+        if buckets:
+            self._lengths = dict.fromkeys(self._lengths, max(buckets))
         self._has_mask = "attention_mask" in first
         self._of_outputs: dict[str, dict[int, str]] | None = None
 
@@ -45,20 +50,23 @@ class Padding:
 
     def pad(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         """The batch filled up, and the lengths that it had."""
-        padded, lengths = dict(batch), {}
+        padded, lengths, filled = dict(batch), {}, {}
         for name, value in batch.items():
             if not self._is_padded(name, value) or (group := self._group(name)) not in self._lengths:
                 continue
             lengths[group], wanted = int(value.shape[1]), self._lengths[group]
+            if self._buckets and lengths[group] <= wanted:
+                wanted = next_length(self._buckets, lengths[group])
             if lengths[group] > wanted:
                 raise InputError(
                     f"a batch has {lengths[group]} tokens a sample in {name!r}; the job computes with {wanted}, the most that was known when it began: "
                     f"give tacc.accelerate_hf_trainer max_length={lengths[group]} or more"
                 )
+            filled[group] = wanted
             padded[name] = torch.nn.functional.pad(value, (0, wanted - lengths[group]), value=self._fills[name])
-        if not self._has_mask and lengths.get("input_ids", 0) < self._lengths.get("input_ids", 0):
+        if not self._has_mask and lengths.get("input_ids", 0) < filled.get("input_ids", 0):
             raise InputError(
-                f"a batch has {lengths['input_ids']} tokens a sample, the job computes with {self._lengths['input_ids']}, and without 'attention_mask' in "
+                f"a batch has {lengths['input_ids']} tokens a sample, the job computes with {filled['input_ids']}, and without 'attention_mask' in "
                 "the batches what fills them up would be read: let the tokenizer return it, or pad all samples to one length"
             )
         return padded, lengths

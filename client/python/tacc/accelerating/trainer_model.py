@@ -116,7 +116,9 @@ class TrainerModel(AcceleratedModel):
             return batches
         if not model.cotangents:
             meet = model.graph.description.samples_meet and self._samples_meet()
-            batches = Batches(model.graph.description, model.example, model.optional, fills=self._fills_that_do_not_count(trainer), samples_meet=meet)
+            fills = self._fills_that_do_not_count(trainer)
+            lengths = self._lengths_of(model)
+            batches = Batches(model.graph.description, model.example, model.optional, fills=fills, samples_meet=meet, lengths=lengths)
         left = _left_over(trainer)
         if left and batches.why_not_fewer:
             raise InputError(
@@ -167,18 +169,21 @@ class TrainerModel(AcceleratedModel):
         lengths: dict[str, int] = {}
         if self._max_length is not None:
             lengths = {"input_ids": self._max_length, "labels": self._max_length}
-        elif pads_to_longest(trainer.data_collator):
+        elif pads_to_longest(trainer.data_collator) and not self._options.buckets:
             evaluated = trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]
             lengths = longest([trainer.train_dataset, *evaluated], trainer.data_collator.pad_to_multiple_of)
         has_decoder = bool(getattr(config, "is_encoder_decoder", False))
         if not has_decoder:
             lengths = {"input_ids": max(lengths.values())} if lengths else {}
         token = getattr(config, "pad_token_id", None)
-        return Padding(batch, lengths, token if isinstance(token, int) and token >= 0 else 0, has_decoder=has_decoder)
+        buckets = self._options.buckets
+        if buckets and has_decoder:
+            raise InputError("buckets= is of models whose samples have one length; this one has an encoder and a decoder: give max_length instead")
+        return Padding(batch, lengths, token if isinstance(token, int) and token >= 0 else 0, has_decoder=has_decoder, buckets=buckets)
 
     def _pads(self, trainer: Any, batch: Mapping[str, Any]) -> bool:
         """Whether batches will have fewer tokens than the job's."""
-        return self._max_length is not None or pads_to_longest(trainer.data_collator) or any(
+        return self._max_length is not None or bool(self._options.buckets) or pads_to_longest(trainer.data_collator) or any(
             padded.shape != value.shape for padded, value in zip(self._padding.pad(batch)[0].values(), batch.values()) if isinstance(value, torch.Tensor)
         )
 

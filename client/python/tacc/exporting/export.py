@@ -63,6 +63,7 @@ class ExportedGraph:
         structure: Of what the model returns, for tree_unflatten of torch.utils._pytree.
         leaves: Of that structure, in order: the name of the graph's output; None: no tensor. "loss": the model's own loss.
         config: The text of config.json, of a model of transformers: what is trained comes back as a folder for `from_pretrained`.
+        output_dims: Of each output that the model returns, as the text form has them: ["B", "S", "64"].
     """
 
     text: str
@@ -71,6 +72,7 @@ class ExportedGraph:
     structure: Any
     leaves: list[str | None]
     config: str | None
+    output_dims: dict[str, list[str]]
 
     def write(self, folder: Path) -> Exported:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +106,7 @@ def export_graph(
     if made.lowering.refused:
         raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
-    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves, _config_json(model))
+    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves, _config_json(model), made.outputs)
 
 
 def _config_json(model: torch.nn.Module) -> str | None:
@@ -122,7 +124,7 @@ def _config_json(model: torch.nn.Module) -> str | None:
 class _Made:
     lowering: Lowering
     inputs: list[GraphInput]
-    outputs: list[str]
+    outputs: dict[str, list[str]]  # of each: its dims
     changed: list[str]  # buffers
     tensors: dict[str, torch.Tensor]  # of model.safetensors
     roles: dict[str, str]  # of each: parameter, frozen, buffer or table
@@ -245,8 +247,8 @@ class _Exporter:
     def _table(self, tensor: torch.Tensor) -> Value:
         return self._param(f"tables.{sum(role == 'table' for role in self._roles.values())}", tensor, "table", "")
 
-    def _end(self, program: torch.export.ExportedProgram, returned: list[Any]) -> list[str]:
-        """Adds the outputs; returns the names of those that the model returns beside its loss."""
+    def _end(self, program: torch.export.ExportedProgram, returned: list[Any]) -> dict[str, list[str]]:
+        """Adds the outputs; returns the dims of those that the model returns beside its loss, by name."""
         num_changed = len(self._signature.output_specs) - len(self._signature.user_outputs)
         names = list(self._module_output_names(program))
         values = dict(zip(names, returned[num_changed:]))
@@ -277,7 +279,7 @@ class _Exporter:
             if node.op == "output" and node.symbol == "loss" and not self._splittable:
                 node.attrs["splittable"] = False
         self._limit_inputs()
-        return [name for name, _ in outputs[2:]]
+        return {name: [text(d) for d in value.dims] for name, value in outputs[2:]}
 
     def _limit_inputs(self) -> None:
         """Notes at inputs which numbers they may have."""
@@ -342,14 +344,19 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         listed = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in sorted(names.items()))
         notes.append(f"LibTorch computes {listed}, which the graph has no op for: as a rule whole on every rank, however the batch is split")
     any_batch, any_length = (any(s in i.dims for i in made.inputs) for s in ("B", "S"))
+    # Others may have the same extent and no tokens; which they are is not known.
+    dims = {i.name: i.dims for i in made.inputs}
+    fixed = [leaf.name for leaf in example.leaves if leaf.is_sequence and leaf.name in dims and "S" not in dims[leaf.name]]
+    any_length = any_length and not fixed
     if not any_batch:
         notes.append(f"a micro-batch has always {example.batch_size} samples, the same on all ranks")
     elif example.seq_len is not None and not any_length:
-        notes.append(f"a sample has always {example.seq_len} tokens")
+        of = f": the model fixes the length of {', '.join(map(repr, fixed))}" if fixed else ""
+        notes.append(f"a sample has always {example.seq_len} tokens{of}")
     return Exported(
         folder=folder,
         inputs=made.inputs,
-        outputs=made.outputs,
+        outputs=list(made.outputs),
         parameters=[n for n in made.tensors if made.roles[n] == "parameter"],
         buffers=[n for n in made.tensors if made.roles[n] == "buffer"],
         changed_buffers=made.changed,

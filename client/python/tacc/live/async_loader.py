@@ -6,11 +6,12 @@ import io
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tacc.errors import InputError
+from tacc.live.pad import bucket_lengths, pad_batch
 from tacc.live.session import Session, StagedBatch
 
 _STOP_SECONDS = 1.0  # A loop that ends early waits so long for the batch that is read.
@@ -43,9 +44,15 @@ class AsyncLoader:
             that move batches by themselves, checkpoints do not know where the loader stands.
         transform: Makes the arrays of `Session.inputs` from what the loader gives. None: it gives them, by name.
         prefetch: How many lie ready, for a model of `tacc.accelerate`. A session has memory for one.
+        buckets: Lengths that samples are filled up to, the next one each, along dim 1: [128, 256, 512], or the longest, for the powers of two below it.
+            None: `Session.lengths`. A model of `tacc.accelerate(..., buckets=)` fills batches up by itself.
+        pad_value_dict: What fills them up, by name: `{"tokens": 0, "targets": -1}`. What it does not name stays as it is.
     """
 
-    def __init__(self, loader: Iterable[Any], session: Any = None, *, transform: Callable[[Any], Any] | None = None, prefetch: int = 2):
+    def __init__(
+        self, loader: Iterable[Any], session: Any = None, *, transform: Callable[[Any], Any] | None = None, prefetch: int = 2,
+        buckets: Sequence[int] | int | None = None, pad_value_dict: Mapping[str, float] | None = None,
+    ):
         if prefetch < 1:
             raise InputError(f"prefetch={prefetch!r}; wanted 1 or more")
         self._loader: Any = loader
@@ -54,6 +61,10 @@ class AsyncLoader:
         self._num_rewinds = 0  # Of the model, that this loader has followed.
         self._prefetch = prefetch
         self._transform = transform or (lambda batch: batch)
+        self._fills = dict(pad_value_dict or {})
+        self._lengths = bucket_lengths(buckets) if buckets is not None else [] if self._session is None else self._session.lengths
+        if bool(self._fills) != bool(self._lengths) and (self._fills or buckets is not None):
+            raise InputError("pad_value_dict, and lengths to fill up to, go together: give both it and buckets, or a session whose job has data.client.buckets")
         self._keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self.epoch = 0
         """Epochs that are over."""
@@ -119,6 +130,8 @@ class AsyncLoader:
                 if number <= self._num_before:
                     continue
                 made, state = self._transform(batch), self._state(number)
+                if self._fills:
+                    made = pad_batch(made, self._fills, self._lengths)
                 if self._session is not None:
                     made = self._session.stage(made)
                     made.state = state

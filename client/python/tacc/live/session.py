@@ -18,9 +18,10 @@ from tacc import calls
 from tacc.client import Client, Job
 from tacc.errors import AnswerTimeoutError, InputError, TaccError
 from tacc.extras import what_to_install
-from tacc.live.answers import DTYPES, number, outputs_of, states_of
+from tacc.live.answers import number, outputs_of, states_of
 from tacc.live.packing import Packer
 from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
+from tacc.live.slots import Part, SessionInput, Slots
 
 if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
     import numpy as np
@@ -28,7 +29,6 @@ if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 3.0  # A session that waits so long says for what.
 _SLOTS = 4  # Batches that lie in memory: of a loader one is computed on, one waits, one is written; and one that the caller gives between.
-_ALIGN = 64
 
 
 class SessionRestartedError(TaccError):
@@ -43,43 +43,6 @@ class SessionRestartedError(TaccError):
     def __init__(self, step: int, why: str):
         self.step = step
         super().__init__(f"the job has begun again after step {step}: {why}; go on from there, with Session.state")
-
-
-@dataclass(frozen=True)
-class SessionInput:
-    """What a batch has under one name.
-
-    Attributes:
-        name: As in the model's graph.
-        dtype: Of numpy; bfloat16 are their bits, as uint16.
-        shape: Of a whole batch; a micro-batch has `Session.micro_batch_size` samples in place of the first number.
-        has_batch: Whether dim 0 are the samples. Otherwise it is the same for all.
-        limit: Its whole numbers are 0 to below it, as the graph says; None: any.
-        ignored: A number beside these that is allowed.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    has_batch: bool
-    limit: int | None = None
-    ignored: int | None = None
-
-
-def _check_numbers(array: np.ndarray[Any, Any], given: SessionInput) -> None:
-    """Of ids and labels, which the ranks would pass over where they are out of range."""
-    limit = given.limit or 0
-    if array.size == 0 or (array.min() >= 0 and array.max() < limit):
-        return
-    is_wrong = (array < 0) | (array >= limit)
-    if given.ignored is not None:
-        is_wrong &= array != given.ignored
-    if is_wrong.any():
-        others = "" if given.ignored is None else f", or {given.ignored} where nothing counts"
-        raise InputError(
-            f"{given.name!r} has {array[is_wrong][0]} in sample {int(is_wrong.nonzero()[0][0]) if given.has_batch else 0} of the batch, which is out of "
-            f"range: the model takes 0 to {limit - 1}{others}"
-        )
 
 
 @dataclass(frozen=True)
@@ -141,12 +104,17 @@ class StagedBatch:
         state: What the step takes as `state` if the caller gives none.
     """
 
-    def __init__(self, slot: int, num_micro_batches: int):
+    def __init__(self, slot: int, buckets: list[int]):
         self._slot = slot
         self._packed: dict[int, bytes] = {}  # By offset in the slot: what goes over TCP in place of what lies there.
         self._is_used = False
-        self.num_micro_batches = num_micro_batches
+        self._buckets = buckets  # Of each micro-batch.
+        self.num_micro_batches = len(buckets)
         self.state: bytes | None = None
+
+
+# A batch, or one for each of its micro-batches.
+Batch = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 def _need_numpy() -> None:
@@ -156,21 +124,6 @@ def _need_numpy() -> None:
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.Session: {said}", name=error.name) from error
-
-
-@dataclass
-class _Part:
-    """What one rank reads of one input in one micro-batch, and where it lies in a slot."""
-
-    name: str
-    index: list[tuple[tuple[slice, ...], tuple[slice, ...]]]  # Of the part, of the micro-batch's array.
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset: int
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Session:
@@ -223,7 +176,9 @@ class Session:
         """What a batch has, by name."""
         self.outputs: list[str] = []
         """Names of what the model returns beside its loss, for `forward`."""
-        self._parts: list[list[list[_Part]]] = []  # [rank][micro-batch][input of the rank]
+        self.lengths: list[int] = []
+        """Of a job with `data.client.buckets`: tokens that the samples of a batch may have, ascending."""
+        self._slots: Slots | None = None
         self.learning_rates: list[float] = []
         """Peaks of the job's learning rates: `train.learning_rate`, and those of `train.param_groups`."""
         self.last_update: StepResult | None = None
@@ -247,62 +202,72 @@ class Session:
         """Samples of a micro-batch, over all ranks."""
         return self.global_batch_size // self.num_micro_batches
 
-    def stage(self, batch: Mapping[str, Any], *, micro_batches: int | None = None) -> StagedBatch:
+    def stage(self, batch: Batch, *, micro_batches: int | None = None) -> StagedBatch:
         """Puts a batch where the ranks read it, and cuts it up for them, so that the step can begin at once. Waits while all of its memory is taken.
 
         Args:
-            batch: An array for each of `inputs`: numpy, or what `numpy.asarray` takes, as tensors on the CPU. Others are ignored.
+            batch: An array for each of `inputs`: numpy, or what `numpy.asarray` takes, as tensors on the CPU. Others are ignored. With `lengths` its
+                samples have one of these. A list has one such batch for each micro-batch, which may have different lengths.
             micro_batches: How many it has. None: as a step.
 
         Raises:
             InputError: An input is missing, or has another shape or type.
         """
         count = self.num_micro_batches if micro_batches is None else micro_batches
-        arrays = {name: self._array(batch, spec, count) for name, spec in self.inputs.items()}
+        given = [batch] if isinstance(batch, Mapping) else list(batch)
+        if not isinstance(batch, Mapping) and len(given) != count:
+            raise InputError(f"a list of {len(given)} micro-batches; wanted {count}")
+        slots = self._laid_out()
+        rows = self.micro_batch_size * count // max(len(given), 1)
+        found = [slots.arrays(one, rows) for one in given]
+        buckets = [bucket for bucket, _ in found] * (1 if len(given) == count else count)
         with self._freed:
             self._freed.wait_for(lambda: self._free or self._is_closed)
             if self._is_closed:
                 raise TaccError("the session is closed")
             slot = self._free.pop()
-        staged = StagedBatch(slot, count)
+        staged = StagedBatch(slot, buckets)
         try:
-            self._write(staged, arrays)
+            self._write(staged, [arrays for _, arrays in found])
         except BaseException:
             self.discard(staged)
             raise
         return staged
 
-    def _write(self, staged: StagedBatch, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def _write(self, staged: StagedBatch, arrays: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> None:
+        """`arrays`: of each micro-batch, or of all of them in one."""
         import numpy as np
 
         written: set[int] = set()
-        for of_rank in self._parts:
-            for m, parts in enumerate(of_rank[: staged.num_micro_batches]):
+        size = self.micro_batch_size
+        count = staged.num_micro_batches
+        for rank in range(len(self._laid_out().buckets[0].parts)):
+            for m, parts in enumerate(self._parts_of(staged, rank)):
                 for part in parts:
                     if part.offset in written:  # Another rank reads the same.
                         continue
                     written.add(part.offset)
-                    spec = self.inputs[part.name]
-                    rows = self.micro_batch_size
-                    source = arrays[part.name][m * rows : (m + 1) * rows] if spec.has_batch else arrays[part.name]
+                    source = arrays[m if len(arrays) == count else 0][part.name]
+                    if self.inputs[part.name].has_batch and len(arrays) < count:
+                        source = source[m * size : (m + 1) * size]
                     place = self._place(staged._slot, part)
                     for to, index in part.index:
                         np.copyto(place[to], source[index], casting="same_kind")
-        staged._packed = self._pack(staged._slot, staged.num_micro_batches)
+        staged._packed = self._pack(staged)
 
-    def _pack(self, slot: int, count: int) -> dict[int, bytes]:
+    def _pack(self, staged: StagedBatch) -> dict[int, bytes]:
         """Compresses what ranks elsewhere read; what several of them read once."""
         packed: dict[int, bytes] = {}
         seen: set[int] = set()
-        for of_rank, link in zip(self._parts, list(self._links)):
+        for rank, link in enumerate(list(self._links)):
             if link.is_local:
                 continue
             rate = link.bytes_per_second
-            for part in (part for of_batch in of_rank[:count] for part in of_batch):
+            for part in (part for of_batch in self._parts_of(staged, rank) for part in of_batch):
                 if part.offset in seen:
                     continue
                 seen.add(part.offset)
-                if data := self._packer.pack(part.name, self._place(slot, part), rate):
+                if data := self._packer.pack(part.name, self._place(staged._slot, part), rate):
                     packed[part.offset] = data
         return packed
 
@@ -320,13 +285,14 @@ class Session:
 
     @property
     def bytes_per_step(self) -> tuple[int, list[int]]:
-        """Bytes of a batch in the memory that ranks share, and those that each rank reads of it, or gets by TCP."""
-        parts = [part for of_rank in self._parts for of_batch in of_rank for part in of_batch]
+        """Bytes of a batch, of the longest samples, in the memory that ranks share, and those that each rank reads of it, or gets by TCP."""
+        of_ranks = self._laid_out().buckets[0].parts
+        parts = [part for of_rank in of_ranks for of_batch in of_rank for part in of_batch]
         once = sum({part.offset: part.size for part in parts}.values())
-        return once, [sum(part.size for of_batch in of_rank for part in of_batch) for of_rank in self._parts]
+        return once, [sum(part.size for of_batch in of_rank for part in of_batch) for of_rank in of_ranks]
 
     def step(
-        self, batch: Mapping[str, Any] | StagedBatch, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None,
+        self, batch: Batch | StagedBatch, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None,
         max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> StepResult:
         """A step: forward and backward of all micro-batches, and the update.
@@ -348,7 +314,7 @@ class Session:
         fields = self._update_fields(learning_rates, 1.0, max_grad_norm, optimizer_step)
         return self._updated(self._ask("step", batch, state, fields=fields), state)
 
-    def micro_batch(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int = 1) -> MicroBatchResult:
+    def micro_batch(self, batch: Batch | StagedBatch, *, micro_batches: int = 1) -> MicroBatchResult:
         """Forward and backward of one micro-batch or several, whose gradients are added to those since the last update.
 
         Args:
@@ -435,7 +401,7 @@ class Session:
         """Forgets the micro-batches since the last update."""
         self._ask("discard", None)
 
-    def forward(self, batch: Mapping[str, Any] | StagedBatch, *, micro_batches: int | None = None, outputs: Sequence[str] = ()) -> ForwardResult:
+    def forward(self, batch: Batch | StagedBatch, *, micro_batches: int | None = None, outputs: Sequence[str] = ()) -> ForwardResult:
         """The loss of a batch by the weights as they are, without dropout, and what the model returns.
 
         Args:
@@ -448,7 +414,11 @@ class Session:
         """
         if unknown := [name for name in outputs if name not in self.outputs]:
             raise InputError(f"the model returns no {unknown[0]!r}; it returns {', '.join(map(repr, self.outputs)) or 'its loss alone'}")
-        answer = self._ask("forward", batch, micro_batches=micro_batches, fields={"outputs": list(outputs)} if outputs else {})
+        staged = batch if isinstance(batch, StagedBatch) else self.stage(batch, micro_batches=micro_batches)
+        if outputs and len(set(staged._buckets)) > 1:
+            self.discard(staged)
+            raise InputError("outputs of micro-batches with different lengths do not make one array; call forward for each length")
+        answer = self._ask("forward", staged, fields={"outputs": list(outputs)} if outputs else {})
         return ForwardResult(number(answer, "loss"), answer["target_tokens"], outputs_of(self._answers, self.micro_batch_size))
 
     def state_names(self) -> list[str]:
@@ -529,7 +499,7 @@ class Session:
     # --- Commands -----------------------------------------------------------------------------------------------------
 
     def _ask(
-        self, command: str, batch: Mapping[str, Any] | StagedBatch | None, state: bytes | None = None, *, micro_batches: int | None = None,
+        self, command: str, batch: Batch | StagedBatch | None, state: bytes | None = None, *, micro_batches: int | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         if self._is_closed:
@@ -603,10 +573,13 @@ class Session:
         header: dict[str, Any] = {"command": command, "serial": self._serial, "step": self.step_number, **self._fields}
         payload: list[Any] = []
         if staged is not None:
-            parts = self._parts[rank][: staged.num_micro_batches]
+            slots = self._laid_out()
+            parts = self._parts_of(staged, rank)
             header["micro_batches"] = len(parts)
+            if slots.lengths:
+                header["lengths"] = [slots.lengths[bucket] for bucket in staged._buckets]
             if link.is_local:
-                begin = staged._slot * self._slot_bytes
+                begin = staged._slot * slots.size
                 header["offsets"] = [[begin + part.offset for part in of_batch] for of_batch in parts]
             else:
                 payload += [staged._packed.get(part.offset) or self._place(staged._slot, part) for of_batch in parts for part in of_batch if part.size > 0]
@@ -676,75 +649,31 @@ class Session:
         self.state = bytes(welcomes[0][1])
         self.outputs = list(dict.fromkeys(name for welcome, _ in welcomes for name in welcome["outputs"]))
         self.learning_rates = sorted({peak for welcome, _ in welcomes for peak in welcome["learning_rates"]}, reverse=True)
-        if self._parts:
+        if self._slots is not None:
             return  # A job keeps its layout.
-        next_offset = 0
-        offsets: dict[Any, int] = {}
-        for welcome, _ in welcomes:
-            of_rank: list[list[_Part]] = []
-            for m in range(self.num_micro_batches):
-                parts = []
-                for given in welcome["inputs"]:
-                    part = self._part(given)
-                    key = (part.name, m if self.inputs[part.name].has_batch else 0, json.dumps([given["ranges"], given.get("positions")]))
-                    if key not in offsets:
-                        offsets[key] = next_offset
-                        next_offset += -(-part.size // _ALIGN) * _ALIGN
-                    part.offset = offsets[key]
-                    parts.append(part)
-                of_rank.append(parts)
-            self._parts.append(of_rank)
-        self._slot_bytes = max(next_offset, _ALIGN)
-        self._memory = Memory(_SLOTS * self._slot_bytes)
+        self._slots = Slots([welcome for welcome, _ in welcomes])
+        self.inputs, self.lengths = self._slots.buckets[0].inputs, sorted(self._slots.lengths)
+        self._memory = Memory(_SLOTS * self._slots.size)
         self._free = list(range(_SLOTS))
         # The ranks have not got it yet.
         for link in self._links:
             if link.is_local:
                 raise LinkBrokenError("connect again with the memory")
 
-    def _part(self, given: dict[str, Any]) -> _Part:
-        import numpy as np
-
-        name, dims, dtype = given["name"], given["dims"], np.dtype(DTYPES[given["dtype"]])
-        rows = [self.global_batch_size, *dims[1:]] if given["batch"] else dims
-        self.inputs[name] = SessionInput(name, dtype, tuple(rows), given["batch"], given.get("limit"), given.get("ignored"))
-        ranges = [(begin, end) for begin, end in given["ranges"]]
-        shape = tuple(end - begin for begin, end in ranges)
-        whole = tuple(slice(begin, end) for begin, end in ranges)
-        index = [(tuple(slice(None) for _ in whole), whole)]
-        if "positions" in given:  # Dim 1 is not in its own order.
-            index, at = [], 0
-            for begin, end in given["positions"]:
-                index.append(((slice(None), slice(at, at + end - begin)), (whole[0], slice(begin, end), *whole[2:])))
-                at += end - begin
-        return _Part(name, index, shape, dtype, 0)
-
     # --- Batches ------------------------------------------------------------------------------------------------------
 
-    def _array(self, batch: Mapping[str, Any], spec: SessionInput, micro_batches: int) -> np.ndarray[Any, Any]:
-        import numpy as np
+    def _laid_out(self) -> Slots:
+        assert self._slots is not None
+        return self._slots
 
-        if spec.name not in batch:
-            raise InputError(f"the batch has no {spec.name!r}; it has {', '.join(map(repr, batch)) or 'nothing'}")
-        array = np.asarray(batch[spec.name])
-        wanted = (micro_batches * self.micro_batch_size, *spec.shape[1:]) if spec.has_batch else spec.shape
-        if array.shape != wanted:
-            raise InputError(f"{spec.name!r} has the shape {list(array.shape)}; wanted {list(wanted)}")
-        if spec.limit is not None:
-            _check_numbers(array, spec)
-        if array.dtype == spec.dtype or np.can_cast(array.dtype, spec.dtype, "safe"):
-            return array
-        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            raise InputError(f"{spec.name!r} is of {array.dtype}; wanted {spec.dtype}")
-        if spec.dtype.kind == "i" and array.size > 0:
-            limits = np.iinfo(spec.dtype)
-            if array.min() < limits.min or array.max() > limits.max:
-                raise InputError(f"{spec.name!r} has numbers that {spec.dtype} does not hold")
-        return array
+    def _parts_of(self, staged: StagedBatch, rank: int) -> list[list[Part]]:
+        """What the rank reads of each micro-batch."""
+        buckets = self._laid_out().buckets
+        return [buckets[bucket].parts[rank][m] for m, bucket in enumerate(staged._buckets)]
 
-    def _place(self, slot: int, part: _Part) -> np.ndarray[Any, Any]:
+    def _place(self, slot: int, part: Part) -> np.ndarray[Any, Any]:
         import numpy as np
 
         assert self._memory is not None
-        begin = slot * self._slot_bytes + part.offset
+        begin = slot * self._laid_out().size + part.offset
         return np.frombuffer(self._memory.map, part.dtype, part.size // part.dtype.itemsize, begin).reshape(part.shape)
