@@ -79,11 +79,17 @@ def compilations(job):
 
 
 @pytest.mark.parametrize("dist", [ONE, FSDP], ids=["one", "fsdp"])
-@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "tcp"])
-def test_micro_batches_of_several_lengths_are_one_step(client, padded, tmp_path, dist, shared_memory):
+@pytest.mark.parametrize("link", ["memory", "tcp", "compressed"])
+def test_micro_batches_of_several_lengths_are_one_step(client, padded, tmp_path, monkeypatch, dist, link):
+    monkeypatch.setattr("tacc.live.packing._LEAST_BYTES", 1 if link == "compressed" else 1 << 30)
+    monkeypatch.setattr("tacc.live.packing._WANTED", 1.0)  # Of a few random tokens little is gained.
+    monkeypatch.setattr("tacc.live.session_link.Link.bytes_per_second", 1.0)
     job = submit(client, tmp_path, "lengths", dist)
-    with tacc.Session(job, shared_memory=shared_memory) as session:
+    with tacc.Session(job, shared_memory=link == "memory") as session:
         assert (session.lengths, session.num_micro_batches) == (LENGTHS, PARTS)
+        staged = session.stage(parts(0))
+        assert bool(staged._packed) == (link == "compressed")
+        session.discard(staged)
         for step, want in enumerate(padded):
             if step % 2:  # One by one.
                 sums = [session.micro_batch(one) for one in parts(step)]
@@ -209,6 +215,9 @@ def test_accelerated_batches_are_padded_to_the_next_length(workers):
         assert out.logits.shape == here.logits.shape
         seen = batch["attention_mask"].bool()
         torch.testing.assert_close(out.logits[seen], here.logits[seen], rtol=1e-3, atol=1e-3)
+        unknown = {"input_ids": torch.full((SAMPLES, 9), 61), "attention_mask": torch.ones(SAMPLES, 9, dtype=torch.long)}
+        with pytest.raises(tacc.InputError, match=r"'input_ids' has 61 in sample 0 of the batch, which is out of range: the model takes 0 to 60$"):
+            model(**unknown)
         with pytest.raises(tacc.InputError, match="samples of 17 tokens; the job is compiled for 8, 12, 16"):
             model(input_ids=torch.ones(SAMPLES, 17, dtype=torch.long), attention_mask=torch.ones(SAMPLES, 17, dtype=torch.long))
         job = model.job

@@ -265,6 +265,23 @@ def test_a_classifier_whose_batches_are_padded_to_their_longest(tmp_path):
     np.testing.assert_allclose(jobs.shown["predictions"], plain.shown["predictions"], rtol=1e-3, atol=1e-3)
 
 
+def test_batches_are_filled_up_to_the_next_of_several_lengths(tmp_path):
+    """With a loss that the trainer computes; also in evaluation, and with fewer samples."""
+    def script(run: Run) -> None:
+        trainer = run.trainer(
+            gpt2(), Texts(14, ragged=True, masked=True), data_collator=padded, max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=2,
+            label_smoothing_factor=0.1, train_sampling_strategy="group_by_length", eval_dataset=Texts(9, ragged=True, masked=True), eval_strategy="epoch",
+        )
+        trainer.train()
+        run.shown["predictions"] = trainer.predict(Texts(7, ragged=True)).predictions
+
+    plain, jobs = both(tmp_path, script, FSDP, buckets=[5, 8, 10], name="lengths")
+    np.testing.assert_allclose(jobs.shown["predictions"], plain.shown["predictions"], rtol=1e-3, atol=1e-3)
+    with tacc.Client() as client:
+        tokens = {point.tokens for point in client.job("lengths").watch(events=False)}
+    assert len(tokens) > 1 and min(tokens) < 2 * 4 * 10
+
+
 class Stumbling(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 6:
