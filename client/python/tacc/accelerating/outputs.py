@@ -56,19 +56,34 @@ class ModelOutputs(dict[str, Any]):
         return super().__iter__()
 
     def get(self, key: str, default: Any = None) -> Any:
+        """As of a dict.
+
+        Args:
+            key: A name.
+            default: As of a dict.
+        """
         return self[key] if key in self else default
 
     def pop(self, key: str, *default: Any) -> Any:
+        """As of a dict.
+
+        Args:
+            key: A name.
+            default: As of a dict.
+        """
         value = self.get(key)
         return value if super().pop(key, *default) is _LATER else value if value is not None else (default[0] if default else None)
 
     def values(self) -> Any:
+        """As of a dict."""
         return self._filled().values()
 
     def items(self) -> Any:
+        """As of a dict."""
         return self._filled().items()
 
     def copy(self) -> dict[str, Any]:
+        """As of a dict."""
         return self._filled()
 
     def to_tuple(self) -> tuple[Any, ...]:
