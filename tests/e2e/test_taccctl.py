@@ -432,7 +432,8 @@ def test_graph_of_the_examples(tmp_path):
     evals = [p for p in lines(result.stdout) if "eval_loss" in p]
     assert [p["step"] for p in evals] == [12] and evals[0]["eval_loss"] < losses[0]
     ended = lines(result.stdout)[-1]
-    assert ended["phase"] == "finished" and ended["exported_path"] == "", "a graph has no Hugging Face form"
+    assert ended["phase"] == "finished" and ended["exported_path"] == str(tmp_path / "graph/runs/graph/model")
+    assert {path.name for path in Path(ended["exported_path"]).iterdir()} == {"model.graph", "model.safetensors", "tacc_export.json"}
 
 
 def test_up_again_starts_what_has_ended(tmp_path):

@@ -20,6 +20,7 @@ from tacc.live.async_loader import AsyncLoader
 from tacc.live.session import Session, SessionRestartedError
 
 _KEEP_SECONDS = 600.0  # The job waits so long for the next call when this one was interrupted.
+_JOIN_SECONDS = 10.0  # For the step under way; not longer, since a loader may wait for what never comes.
 
 
 class _Once:
@@ -115,28 +116,28 @@ class Feed:
         try:
             status = wait()
         except TaccError:
-            self._stop.set()
-            thread.join()
-            if self._error is not None and not isinstance(self._error, TaccError):
-                raise self._error from None
-            if isinstance(self._error, InputError):
+            self._end(thread)
+            if self._error is not None:
                 raise self._error from None
             raise
         finally:
-            self._stop.set()
-            thread.join()
+            self._end(thread)
         if self._weights is not None:
             self._module.load_state_dict(self._weights)
         return status
+
+    def _end(self, thread: threading.Thread) -> None:
+        self._stop.set()
+        thread.join(_JOIN_SECONDS)
 
     def _run(self, job: Job) -> None:
         try:
             with Session(job) as session:
                 self._feed(session)
         except BaseException as error:
-            self._error = error
-            if isinstance(error, InputError) or not isinstance(error, TaccError):
-                job.cancel()  # Others say that it has ended.
+            if isinstance(error, InputError) or not isinstance(error, TaccError):  # Others are the job's, and `wait` says them.
+                self._error = error
+                job.cancel()
 
     def _feed(self, session: Session) -> None:
         loader, empty_epochs = AsyncLoader(self._loader, session, transform=self._transform), 0

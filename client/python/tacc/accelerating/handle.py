@@ -64,6 +64,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._norms: list[tuple[clipping.GradNorm, float]] = []  # That were asked for, and what they were clipped to before; of the next update,
         self._norms_under_way: list[tuple[clipping.GradNorm, float]] = []  # and of the one under way.
         self._num_updates = 0
+        self.trained: set[int] = set()
+        """By id, the parameters that the ranks train."""
         self.loader_state: bytes | None = None
         """What checkpoints keep with the next update, as the position of a loader; `AsyncLoader` sets it."""
         self.num_rewinds = 0
@@ -471,9 +473,10 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self._settle()  # Norms of the update before.
         counted = self.optimizer_step if self._steps_before else None
         rates = self._groups.learning_rates()
-        self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted))
-        self._norms_under_way, self._norms = self._norms, []
-        self._num_updates += 1
+        norms, self._norms = self._norms, []
+        if self._guarded(lambda: update(state, rates, max_norm or _UNCLIPPED, counted)):
+            self._norms_under_way = norms
+            self._num_updates += 1
 
     def step(self, *args: Any, **kwargs: Any) -> StepResult:
         """A whole step with a batch: forward, backward and update, with the optimizer's learning rates.

@@ -111,11 +111,11 @@ class Steps:
         if self._micro_batches or self._is_unknown:
             self._discard()
 
-    def begin_update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> None:
-        """The update by the gradients of all confirmed micro-batches; nothing, if there are none. Arguments as of `Session.begin_update`."""
+    def begin_update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> bool:
+        """The update by the gradients of all confirmed micro-batches. False: there are none, and nothing is done. Arguments as of `Session.begin_update`."""
         self._drop_unused()
         if not self._micro_batches:
-            return
+            return False
         factor = _factor(self._micro_batches)
         self._micro_batches = []
         self._is_unknown = True
@@ -124,6 +124,7 @@ class Steps:
         )
         self._is_unknown = False
         self._is_stale = True
+        return True
 
     def _drop_unused(self) -> None:
         """A forward without a backward leaves no gradients."""

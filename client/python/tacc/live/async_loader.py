@@ -79,8 +79,9 @@ class AsyncLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next time it is the next one."""
-        model = self._model if self._model is not None and self._model.training else None  # Where one of evaluations stands, nobody goes on.
-        if model is not None and model.num_rewinds != self._num_rewinds:
+        model = self._model
+        is_training = model is not None and model.training  # Where a loader of evaluations stands, nobody goes on.
+        if is_training and model.num_rewinds != self._num_rewinds:
             self._num_rewinds = model.num_rewinds
             self._load(model.session.state or b'{"epoch": 0, "batches": 0}')
         if self._thread is not None:
@@ -94,7 +95,7 @@ class AsyncLoader:
             while not isinstance(item := ready.get(), _End):
                 self._drop(given)  # Nobody has used it.
                 given, state = item
-                if model is not None:
+                if is_training or (model is not None and model.training):  # Some loops call train() behind this.
                     model.loader_state = state
                 yield given
             if item.error is not None:
