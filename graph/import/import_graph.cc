@@ -370,12 +370,19 @@ class GraphChecker {
   std::vector<size_t> params_;  // nodes
 };
 
-// Ids below this are safe in each table that the tokens look up and in each loss.
+// Ids of the inputs below this are safe in each table that they are looked up in and in each loss. A table whose rows
+// are not chosen by ids of an input, as that of learned positions, says nothing of them.
 int64_t VocabularyOf(const Graph& graph) {
   int64_t vocab_size = 0;
   auto limit = [&](int64_t rows) { vocab_size = vocab_size == 0 ? rows : std::min(vocab_size, rows); };
+  std::vector<bool> holds_ids(graph.values.size());
   for (const Node& node : graph.nodes) {
-    if (node.op == "embedding") limit(graph.type(node.operands[0]).dims[0]);
+    if (node.op == "input") {
+      holds_ids[node.results[0]] = true;
+    } else if (node.op == "reshape" || node.op == "transpose" || node.op == "slice" || node.op == "broadcast") {
+      holds_ids[node.results[0]] = holds_ids[node.operands[0]];
+    }
+    if (node.op == "embedding" && holds_ids[node.operands[1]]) limit(graph.type(node.operands[0]).dims[0]);
     if (node.op == "cross_entropy") limit(graph.type(node.operands[0]).dims.back());
   }
   return vocab_size;

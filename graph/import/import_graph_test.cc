@@ -82,6 +82,30 @@ output "logits" %cut
   EXPECT_EQ(model->vocab_size, 9);
 }
 
+// Of what the data's tokens may be, a table of positions says nothing.
+TEST_F(ImportGraphTest, VocabularyIsOfWhatTheTokensChoose) {
+  const absl::StatusOr<ImportedModel> model = Import(R"TEXT(tacc.graph 1
+%tokens = input "tokens" : i32[B,S]
+%targets = input "targets" : i32[B,S]
+%words = param "words" : f32[9,3]
+%places = param "places" : f32[4,3]
+%rows = reshape %tokens shape=[B*S] : i32[B*S]
+%x = embedding %words, %rows : f32[B*S,3]
+%positions = positions length=S : i32[S]
+%y = embedding %places, %positions : f32[S,3]
+%z = broadcast %y dims=[1,2] shape=[B,S,3] : f32[B,S,3]
+%flat = reshape %z shape=[B*S,3] : f32[B*S,3]
+%sum = add %x, %flat : f32[B*S,3]
+%logits = einsum %sum, %words spec="bk,nk->bn" : f32[B*S,9]
+%flat_targets = reshape %targets shape=[B*S] : i32[B*S]
+%loss, %count, %lse = cross_entropy %logits, %flat_targets : f32[], f32[], f32[B*S]
+output "loss" %loss
+output "target_tokens" %count
+)TEXT");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->vocab_size, 9);
+}
+
 TEST_F(ImportGraphTest, FactsAreOfTheNodes) {
   const auto facts = [&](const std::string& from, const std::string& to, int64_t batch) {
     ImportOptions options;
