@@ -5,7 +5,8 @@ lib/      their libraries but LibTorch's, CUDA's and those of every Linux
 python/   modules of the check
 machine/  the header with the peaks of known GPUs
 small/, steady/    trainings (trainings.py): of a tiny model, and of one with eight layers
-families/NAME/     a training of each family, and reference.json: the losses of the reference implementation
+families/NAME/     a training of each family, and reference.json: the losses of the reference implementation; those of "exported NAME" run the graph that
+                   export_model makes of the reference
 bench/NAME/        models of about 1 B, and `rehearsal`, with bench.json
 """
 
@@ -34,6 +35,9 @@ MIB = 1 << 20
 MAX_BYTES = 60 * MIB
 # Dense and grouped heads with scaled rotary tables, and a mixture: most kernels between them. Each of the others takes up to 2 MB.
 FAMILIES = ("llama", "qwen3_moe")
+# Of families too, but as graphs from PyTorch: learned positions and GELU, windows with soft caps, one head of keys and values for all queries.
+EXPORTED = ("gpt2", "gemma2", "falcon")
+DEFAULT = [*FAMILIES, *(f"exported {family}" for family in EXPORTED)]
 
 # What the programs are planned for: an H100 with the memory of an H200. What a GPU has no room for is not run there.
 GIB = 1 << 30
@@ -150,35 +154,44 @@ class Packer:
             (case / "bench.json").write_text(json.dumps(facts, indent=1))
 
     def pack_families(self, only: list[str]) -> list[str]:
-        """One case of each family of tests/parity; `only`: of these families, or all."""
+        """One case of each family of tests/parity and, as "exported NAME", of those in EXPORTED; `only`: of these names, or all."""
         from cases import TRAINING_CASES
+
+        families = list(dict.fromkeys(case.family for case in TRAINING_CASES))
+        known = families + [f"exported {family}" for family in EXPORTED]
+        if unknown := [name for name in only if name != "all" and name not in known]:
+            raise SystemExit(f"error: --families: no family is called {unknown[0]}; there are {', '.join(known)}")
+        names = known if "all" in only else [name for name in known if name in only]
+        for name in names:
+            # The one whose deviation in bf16 says most with one draw of the weights.
+            family = name.removeprefix("exported ")
+            chosen = min((case for case in TRAINING_CASES if case.family == family), key=lambda case: case.bf16_draws)
+            self.pack_family(name, chosen, exports=name != family)
+        return names
+
+    def pack_family(self, name: str, chosen: "Case", *, exports: bool) -> None:  # noqa: F821 (of tests/parity)
         from references import build, save
         from training import INIT_SCALE, LEARNING_RATE, NUM_STEPS, SEED, batches, plan_request, pretrained, reference_run, write_data
         from training_options_test import FP16_CASES
 
-        names = []
-        for family in dict.fromkeys(case.family for case in TRAINING_CASES):
-            if "all" not in only and family not in only:
-                continue
-            # The one whose deviation in bf16 says most with one draw of the weights.
-            chosen = min((case for case in TRAINING_CASES if case.family == family), key=lambda case: case.bf16_draws)
-            precisions = ("fp32", "bf16", "fp16") if chosen.name in FP16_CASES else ("fp32", "bf16")
-            draws = max(3, chosen.bf16_draws) if "fp16" in precisions else chosen.bf16_draws
-            case = self.out / "families" / family
-            write_data(chosen, case / "data")
-            steps = batches(chosen, case / "data")
-            reference = {"case": chosen.name, "init_scale": INIT_SCALE, "draws": []}
-            for seed in range(draws):
+        precisions = ("fp32", "bf16", "fp16") if chosen.name in FP16_CASES else ("fp32", "bf16")
+        draws = max(5 if exports else 1, 3 if "fp16" in precisions else 1, chosen.bf16_draws)
+        case = self.out / "families" / name
+        write_data(chosen, case / "data")
+        steps = batches(chosen, case / "data")
+        reference = {"case": chosen.name, "init_scale": INIT_SCALE, "draws": []}
+        for seed in range(draws):
+            if exports:
+                export(build(chosen, seed), steps[0][0], case / f"model-{seed}")
+            else:
                 save(chosen, build(chosen, seed), case / f"model-{seed}")
-                reference["draws"].append({p: reference_run(chosen, build(chosen, seed), steps, p).losses for p in precisions})
-            reference["exact"] = reference_run(chosen, build(chosen, draws - 1), steps, "fp64").losses  # of the last draw
-            (case / "reference.json").write_text(json.dumps(reference))
-            for precision in precisions:
-                wanted = plan_request(chosen, pretrained(case / "model-0"), case / "data", precision, NUM_STEPS, LEARNING_RATE)
-                self.compile(wanted, case, precision)
-            self.write_start(case, weights="pretrained", seed=SEED, seq_len=chosen.seq_len, batch=chosen.batch, max_steps=NUM_STEPS)
-            names.append(family)
-        return names
+            reference["draws"].append({p: reference_run(chosen, build(chosen, seed), steps, p).losses for p in precisions})
+        reference["exact"] = reference_run(chosen, build(chosen, draws - 1), steps, "fp64").losses  # of the last draw
+        (case / "reference.json").write_text(json.dumps(reference))
+        model = {"graph": str(case / "model-0/model.graph"), "weights": "WEIGHTS_PRETRAINED"} if exports else pretrained(case / "model-0")
+        for precision in precisions:
+            self.compile(plan_request(chosen, model, case / "data", precision, NUM_STEPS, LEARNING_RATE), case, precision)
+        self.write_start(case, weights="pretrained", seed=SEED, seq_len=chosen.seq_len, batch=chosen.batch, max_steps=NUM_STEPS)
 
     def pack_binaries(self) -> None:
         libraries: dict[str, Path] = {}
@@ -201,6 +214,14 @@ class Packer:
         shutil.copy(ROOT / "scripts/gpu_check", self.out / "gpu_check")
         (self.out / "machine").mkdir()
         shutil.copy(ROOT / "machine/device_peaks.h", self.out / "machine")
+
+
+def export(module: "TransformersModel", tokens: "Tensor", folder: Path) -> None:  # noqa: F821 (of tests/parity, of torch)
+    """The reference as a graph that trains on data folders, with its weights."""
+    import tacc
+
+    module.inner.config.use_cache = False
+    tacc.export_model(module.inner, {"input_ids": tokens}, folder, tokens="input_ids")
 
 
 def copy_stripped(source: Path, target: Path) -> None:
@@ -229,7 +250,7 @@ def check_size(out: Path, manifest: dict) -> None:
 
 
 def pack(build: Path, out: Path, families: list[str]) -> dict:
-    """The manifest. `families`: names, or all of them; FAMILIES where there are none."""
+    """The manifest. `families`: names, or all of them; DEFAULT where there are none."""
     if out.exists() and any(out.iterdir()):
         raise SystemExit(f"error: {out} is not empty: name a new folder")
     out.mkdir(parents=True, exist_ok=True)
@@ -238,7 +259,7 @@ def pack(build: Path, out: Path, families: list[str]) -> dict:
     packer.pack_python()
     packer.pack_trainings()
     packer.pack_benches()
-    names = packer.pack_families(families or list(FAMILIES))
+    names = packer.pack_families(families or DEFAULT)
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     manifest = {"version": packer.version, "commit": commit or "unknown", "families": names, "bytes": bytes_of(out),
                 "tree_bytes": bytes_of_tree(ROOT, out.resolve())}

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("tests/gpu", "tests", "bench",
 import gpu_step  # noqa: E402
 import tools  # noqa: E402
 import trainings  # noqa: E402
-from pack import BENCHES, FAMILIES, MAX_BYTES, MIB, SYSTEM_LIBRARIES, Packer, bytes_of, bytes_of_tree  # noqa: E402
+from pack import BENCHES, DEFAULT, MAX_BYTES, MIB, SYSTEM_LIBRARIES, Packer, bytes_of, bytes_of_tree  # noqa: E402
 
 # Nothing of this build but the bundle and the Python with torch.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("TACC_BUILD", "PYTHONPATH", "LD_LIBRARY_PATH")}
@@ -26,7 +26,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("T
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("gpu") / "bundle"
-    subprocess.run([sys.executable, ROOT / "scripts/gpu_check", "--pack", folder, "--build", BUILD, "--families", "llama"], check=True, env=ENVIRONMENT)
+    subprocess.run([sys.executable, ROOT / "scripts/gpu_check", "--pack", folder, "--build", BUILD, "--families", "llama,exported gpt2"], check=True, env=ENVIRONMENT)
     return folder
 
 
@@ -44,16 +44,16 @@ def test_the_bundle_and_the_tree_are_small(bundle, tmp_path, monkeypatch):
     """As packed by bench/README.md's command: beside the bundle above, the families that it leaves out. Without the references' trainings, for only the
     number of their losses counts here."""
     manifest = json.loads((bundle / "manifest.json").read_text())
-    assert manifest["families"] == ["llama"] and 0 <= bytes_of(bundle) - manifest["bytes"] < 1000  # The manifest itself.
+    assert manifest["families"] == ["llama", "exported gpt2"] and 0 <= bytes_of(bundle) - manifest["bytes"] < 1000  # The manifest itself.
     assert manifest["tree_bytes"] == bytes_of_tree(ROOT, bundle) > 0
     monkeypatch.syspath_prepend(str(ROOT / "tests/parity"))
     import training
 
     monkeypatch.setattr(training, "reference_run", lambda *_: SimpleNamespace(losses=[1 / 3] * training.NUM_STEPS))
     totals = {}
-    for families in (list(FAMILIES), ["all"]):
+    for families in (DEFAULT, ["all"]):
         packed = Packer(BUILD, tmp_path / families[0]).pack_families(families)
-        assert packed == list(FAMILIES) or len(packed) > 15
+        assert packed == DEFAULT or len(packed) > 15
         totals[len(packed)] = bytes_of(bundle) - bytes_of(bundle / "families") + bytes_of(tmp_path / families[0] / "families")
     folders = ", ".join(f"{path.name} {bytes_of(path) / MIB:.1f}" for path in sorted(bundle.iterdir()) if path.is_dir())
     print(f"MiB: tree {manifest['tree_bytes'] / MIB:.1f}; {folders}; " + ", ".join(f"with {count} families {total / MIB:.1f}" for count, total in totals.items()))
