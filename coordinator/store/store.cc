@@ -3,6 +3,7 @@
 #include <sqlite3.h>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/schema.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -11,20 +12,6 @@ namespace {
 constexpr int kEvent = 0;
 constexpr int kStep = 1;
 constexpr int kEval = 2;
-
-// PRAGMA application_id and user_version of our files.
-constexpr int kApplicationId = 0x74616363;  // "tacc"
-constexpr int kSchemaVersion = 1;
-
-constexpr char kTables[] = R"(
-CREATE TABLE facts (number INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, fact BLOB NOT NULL);
-CREATE TABLE records (cursor INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, kind INTEGER NOT NULL, step INTEGER NOT NULL,
-                      attempt INTEGER NOT NULL, skipped INTEGER NOT NULL, payload BLOB NOT NULL);
-CREATE INDEX records_by_job ON records (job, cursor);
-CREATE UNIQUE INDEX points ON records (job, kind, step, attempt) WHERE kind != 0;
-CREATE TABLE sequences (job TEXT NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL, sequence INTEGER NOT NULL,
-                        PRIMARY KEY (job, attempt, rank)) WITHOUT ROWID;
-)";
 
 }  // namespace
 
@@ -88,38 +75,13 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& path, Opti
       return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::string(status.message())));
     }
   }
-  int64_t application = 0;
-  int64_t version = 0;
-  {
-    Statement id(store.get(), "PRAGMA application_id");
-    auto row = id.Step();
-    if (!row.ok()) return row.status();
-    application = id.Int(0);
-    Statement user(store.get(), "PRAGMA user_version");
-    row = user.Step();
-    if (!row.ok()) return row.status();
-    version = user.Int(0);
-  }
-  if (application == 0 && version == 0) {
-    if (absl::Status status = store->CreateTables(); !status.ok()) return status;
-  } else if (application != kApplicationId) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " is a database of another program"));
-  } else if (version != kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(path, " has schema ", version, ", this coordinator knows schema ",
-                                                      kSchemaVersion, "; run the newer version"));
-  }
+  if (absl::Status status = PrepareSchema(db, path); !status.ok()) return status;
   return store;
 }
 
 Store::~Store() {
   for (auto& [sql, statement] : prepared_) sqlite3_finalize(statement);
   sqlite3_close(db_);
-}
-
-absl::Status Store::CreateTables() {
-  const std::string sql = absl::StrCat("BEGIN IMMEDIATE;", kTables, "PRAGMA application_id=", kApplicationId,
-                                       "; PRAGMA user_version=", kSchemaVersion, "; COMMIT;");
-  return Execute(sql.c_str());
 }
 
 absl::Status Store::Error(const std::string& doing) {
@@ -167,20 +129,39 @@ absl::Status Store::Load(Core* core) {
         IdOf(sequences.Bytes(0), static_cast<int>(sequences.Int(1)), static_cast<int>(sequences.Int(2))),
         static_cast<uint64_t>(sequences.Int(3)));
   }
-  // The newest point of each kind, and all skipped ones, which are counted.
-  Statement points(this,
-                   "SELECT job, kind, payload FROM records WHERE skipped != 0 OR cursor IN "
-                   "(SELECT max(cursor) FROM records WHERE kind != 0 GROUP BY job, kind) ORDER BY cursor");
-  while (true) {
-    auto row = points.Step();
-    if (!row.ok()) return row.status();
-    if (!*row) break;
-    v1::StepMetrics step;
-    v1::EvalMetrics eval;
-    if (points.Int(1) == kStep && step.ParseFromString(points.Bytes(2))) core->ReplayStep(points.Bytes(0), step);
-    if (points.Int(1) == kEval && eval.ParseFromString(points.Bytes(2))) core->ReplayEval(points.Bytes(0), eval);
+  for (const auto& [id, job] : core->jobs()) {
+    if (absl::Status status = LoadPoints(id, core); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::Status Store::LoadPoints(const std::string& job, Core* core) {
+  // All skipped steps, which are counted, and the newest point of each kind; each by an index of its own.
+  for (const char* sql :
+       {"SELECT kind, payload FROM records INDEXED BY skipped_by_job WHERE job = ? AND skipped != 0 ORDER BY cursor",
+        "SELECT kind, payload FROM (SELECT kind, payload, skipped FROM records INDEXED BY records_by_job WHERE job = ? AND "
+        "kind = 1 ORDER BY cursor DESC LIMIT 1) WHERE skipped = 0",
+        "SELECT kind, payload FROM records INDEXED BY evals_by_job WHERE job = ? AND kind = 2 ORDER BY cursor DESC LIMIT 1"}) {
+    Statement points(this, sql);
+    points.Bind(job);
+    while (true) {
+      auto row = points.Step();
+      if (!row.ok()) return row.status();
+      if (!*row) break;
+      v1::StepMetrics step;
+      v1::EvalMetrics eval;
+      if (points.Int(0) == kStep && step.ParseFromString(points.Bytes(1))) core->ReplayStep(job, step);
+      if (points.Int(0) == kEval && eval.ParseFromString(points.Bytes(1))) core->ReplayEval(job, eval);
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t Store::scanned_rows() const {
+  int64_t rows = 0;
+  for (const auto& [sql, statement] : prepared_)
+    rows += sqlite3_stmt_status(statement, SQLITE_STMTSTATUS_FULLSCAN_STEP, /*resetFlg=*/0);
+  return rows;
 }
 
 absl::Status Store::Commit(const Decisions& decisions) {

@@ -35,8 +35,7 @@ class Store {
     int64_t max_events = 10000;
   };
 
-  // Opens or makes the file. FailedPrecondition: it is another program's, or of a newer version. `failpoints` outlives
-  // the store.
+  // Opens or makes the file. FailedPrecondition: as PrepareSchema. `failpoints` outlives the store.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path, Options options, Failpoints* failpoints);
   ~Store();
   Store(const Store&) = delete;
@@ -61,13 +60,16 @@ class Store {
   // Of the newest event or metric of the job; 0: none.
   absl::StatusOr<uint64_t> LastCursor(const std::string& job);
 
+  // Rows that statements looked at one after the other, as no index led to them.
+  int64_t scanned_rows() const;
+
  private:
   class Statement;
   Store(sqlite3* db, Options options, Failpoints* failpoints) : db_(db), options_(options), failpoints_(failpoints) {}
 
   absl::Status Execute(const char* sql);
   absl::Status Prepare(const char* sql, sqlite3_stmt** out);
-  absl::Status CreateTables();
+  absl::Status LoadPoints(const std::string& job, Core* core);
   absl::Status WriteAll(const Decisions& decisions, bool* has_fact);
   absl::Status WriteRecord(const std::string& job, int kind, int64_t step, int attempt, int skipped,
                            const std::string& payload);

@@ -173,6 +173,37 @@ TEST_F(StoreTest, RefusesFilesThatAreNotOurs) {
   EXPECT_THAT(std::string(newer.status().message()), HasSubstr("schema 99"));
 }
 
+// A start and a job that is forgotten cost what they read, however much of other jobs is kept.
+TEST_F(StoreTest, IndicesLeadToWhatIsReadAndForgotten) {
+  Decisions decisions;
+  for (const char* job : {"a-1", "b-2"}) {
+    decisions.push_back(Accepted(job, job[2] - '0'));
+    for (int64_t step = 1; step <= 1000; ++step) {
+      StoreStep point = std::get<StoreStep>(Step(job, step, 1));
+      point.step.set_skipped(step == 500);
+      decisions.push_back(point);
+      decisions.push_back(Event(job, absl::StrCat("event ", step)));
+      StoreEval eval{job, {}};
+      eval.eval.set_step(step);
+      decisions.push_back(eval);
+    }
+  }
+  ASSERT_TRUE(store_->Commit(decisions).ok());
+  Open(Store::Options(), &no_failpoints_);
+  Core core(Core::Options{"0.1.0"}, nullptr);
+  ASSERT_TRUE(store_->Load(&core).ok());
+  const JobState& job = core.jobs().at("a-1");
+  ASSERT_TRUE(job.last_step.has_value());
+  EXPECT_EQ(job.last_step->step(), 1000);
+  EXPECT_EQ(job.skipped_steps, 1);
+  const int64_t facts_and_sequences = store_->scanned_rows();
+  EXPECT_LE(facts_and_sequences, 4);
+  ASSERT_TRUE(store_->Commit({ForgetJob{"a-1"}}).ok());
+  EXPECT_EQ(store_->scanned_rows(), facts_and_sequences);
+  EXPECT_TRUE(Records("a-1").empty());
+  EXPECT_EQ(Records("b-2").size(), 3000u);
+}
+
 TEST_F(StoreTest, ADamagedLogIsSaidWithItsEntry) {
   LogFact orphan;
   orphan.fact.set_job("ghost-1");
