@@ -25,7 +25,10 @@ EXACT = 1e-10  # float64 rounding
 INEXACT = {**dict.fromkeys(("llama", "llama, eager", "llama, padded", "qwen3", "mistral, window", "gemma2"), 1e-6), "mobilenet": 1e-7}
 _LEFT_OUT = "the graph leaves out {}: nothing that the model returns depends on them"
 _LIBTORCH = "LibTorch computes {}, which the graph has no op for: as a rule whole on every rank, however the batch is split"
+_UNROLLED = "a sample has always {} tokens: the model fixes the length of {!r}"
 NOTES = {
+    "mamba": _UNROLLED.format(10, "input_ids"),
+    **dict.fromkeys(("rnn", "lstm", "gru"), _UNROLLED.format(5, "tokens_")),
     "clip": _LEFT_OUT.format("vision_model.post_layernorm.weight, vision_model.post_layernorm.bias"),
     "wav2vec2": _LEFT_OUT.format("wav2vec2.masked_spec_embed"),
     "speecht5": _LEFT_OUT.format("speecht5.encoder.prenet.masked_spec_embed"),
