@@ -118,9 +118,9 @@ absl::Status PrepareSchema(sqlite3* db, const std::string& path) {
   if (!is_new && *application != absl::StrCat(kApplicationId))
     return absl::FailedPreconditionError(absl::StrCat(path, " is a database of another program"));
   if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " has schema ", version, ", this coordinator knows schema ", kSchemaVersion,
-                     "; run the newer version, or put ", path, ".schema-", kSchemaVersion, ".backup in its place"));
+    return absl::FailedPreconditionError(absl::StrCat(path, " has schema ", version, ", this coordinator knows schema ",
+                                                      kSchemaVersion, "; run the newer version, or put ", path,
+                                                      ".schema-", kSchemaVersion, ".backup in its place"));
   }
   if (!is_new) {
     if (absl::Status status = CheckPages(db, path); !status.ok()) return status;

@@ -80,14 +80,15 @@ TEST_F(SchemaTest, AnEarlierFileIsCopiedAndBroughtToThisSchema) {
   fact.set_job("a-1");
   fact.mutable_job_accepted()->set_number(1);
   Execute(path(), kFirstSchema);
-  Execute(path(), "INSERT INTO facts (job, fact) VALUES ('a-1', x'" + [&] {
-    std::string hex;
-    for (const unsigned char c : fact.SerializeAsString()) {
-      constexpr char kDigits[] = "0123456789abcdef";
-      hex += {kDigits[c >> 4], kDigits[c & 15]};
-    }
-    return hex;
-  }() + "')");
+  Execute(
+      path(), "INSERT INTO facts (job, fact) VALUES ('a-1', x'" + [&] {
+        std::string hex;
+        for (const unsigned char c : fact.SerializeAsString()) {
+          constexpr char kDigits[] = "0123456789abcdef";
+          hex += {kDigits[c >> 4], kDigits[c & 15]};
+        }
+        return hex;
+      }() + "')");
 
   auto store = Store::Open(path(), Store::Options(), &no_failpoints_);
   ASSERT_TRUE(store.ok()) << store.status();

@@ -139,9 +139,11 @@ absl::Status Store::LoadPoints(const std::string& job, Core* core) {
   // All skipped steps, which are counted, and the newest point of each kind; each by an index of its own.
   for (const char* sql :
        {"SELECT kind, payload FROM records INDEXED BY skipped_by_job WHERE job = ? AND skipped != 0 ORDER BY cursor",
-        "SELECT kind, payload FROM (SELECT kind, payload, skipped FROM records INDEXED BY records_by_job WHERE job = ? AND "
+        "SELECT kind, payload FROM (SELECT kind, payload, skipped FROM records INDEXED BY records_by_job WHERE job = ? "
+        "AND "
         "kind = 1 ORDER BY cursor DESC LIMIT 1) WHERE skipped = 0",
-        "SELECT kind, payload FROM records INDEXED BY evals_by_job WHERE job = ? AND kind = 2 ORDER BY cursor DESC LIMIT 1"}) {
+        "SELECT kind, payload FROM records INDEXED BY evals_by_job WHERE job = ? AND kind = 2 ORDER BY cursor DESC "
+        "LIMIT 1"}) {
     Statement points(this, sql);
     points.Bind(job);
     while (true) {
