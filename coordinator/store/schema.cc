@@ -21,8 +21,9 @@ namespace {
 // PRAGMA application_id and user_version of our files.
 constexpr int64_t kApplicationId = 0x74616363;  // "tacc"
 
-// The first makes the tables in an empty file, each of the others a file of the schema before it to the next: the schema
-// of this version is their number. What files in the field have is never changed here, only followed by one more.
+// The first makes the tables in an empty file, each of the others a file of the schema before it to the next: the
+// schema of this version is their number. What files in the field have is never changed here, only followed by one
+// more.
 constexpr const char* kSchemas[] = {
     R"(
 CREATE TABLE facts (number INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, fact BLOB NOT NULL);
