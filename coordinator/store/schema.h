@@ -16,7 +16,8 @@ namespace tacc::coordinator {
 absl::Status PrepareSchema(sqlite3* db, const std::string& path);
 
 // Copies a database as it is at one moment, also while another process writes to it, and checks the copy. Nothing is
-// at `to` if that fails. FailedPrecondition: there is none at `from`, or it is damaged; AlreadyExists: there is one at `to`.
+// at `to` if that fails. FailedPrecondition: there is none at `from`, or it is damaged; AlreadyExists: there is one at
+// `to`.
 absl::Status BackUpDatabase(const std::string& from, const std::string& to);
 
 }  // namespace tacc::coordinator
