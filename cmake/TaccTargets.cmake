@@ -3,8 +3,9 @@
 # tacc_unity(target...)
 #   Compiles a target's files in batches: where most of the time goes into headers that every file takes (JSON, gRPC,
 #   protos).
-# tacc_binary(name SRCS ... DEPS ... [FAILPOINTS])
+# tacc_binary(name SRCS ... DEPS ... [FAILPOINTS] [NEXT])
 #   An executable in the build folder. With FAILPOINTS it ignores TACC_FAILPOINTS, and failpoints/NAME, for tests, obeys.
+#   With NEXT there is next/NAME, for tests of upgrades, which says that it is of another version.
 # tacc_test(name SRCS ... DEPS ... [TIMEOUT s])
 #   A GoogleTest program, registered with CTest.
 # tacc_test_run(name PROGRAM p [ARGS a ...] [TIMEOUT s])
@@ -27,7 +28,7 @@ function(tacc_unity)
 endfunction()
 
 function(tacc_binary name)
-  cmake_parse_arguments(arg "FAILPOINTS" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "FAILPOINTS;NEXT" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE ${arg_DEPS})
   target_compile_definitions(${name} PRIVATE TACC_VERSION="${PROJECT_VERSION}")
@@ -40,6 +41,15 @@ function(tacc_binary name)
       ${name}-failpoints
       PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/failpoints OUTPUT_NAME ${name}
     )
+  endif()
+  if(arg_NEXT)
+    add_executable(${name}-next ${arg_SRCS})
+    target_link_libraries(${name}-next PRIVATE ${arg_DEPS})
+    if(arg_FAILPOINTS)
+      target_link_libraries(${name}-next PRIVATE tacc_failpoint_ignored)
+    endif()
+    target_compile_definitions(${name}-next PRIVATE TACC_VERSION="${PROJECT_VERSION}-next")
+    set_target_properties(${name}-next PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/next OUTPUT_NAME ${name})
   endif()
 endfunction()
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "coordinator/backup_command.h"
 #include "coordinator/service/server.h"
 #include "failpoint/failpoint.h"
 #include "machine/exit_code.h"
@@ -117,11 +118,20 @@ int main(int argc, char** argv) {
       "new ones (default: half of the file system of --state-dir)");
   app.add_option("--exit-with-parent-fd", parent_fd, "End when this file descriptor reads end-of-file")
       ->check(CLI::Range(0, 1 << 20));
+  app.require_subcommand(0, 1);
+  std::function<absl::StatusOr<std::string>()> command;
+  tacc::coordinator::AddBackupCommand(options.state_dir, &app, &command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return Fail(std::string(error.what()) + "; see tacc-coordinator --help", tacc::kExitBadInput);
+  }
+  if (command) {
+    const absl::StatusOr<std::string> text = command();
+    if (!text.ok()) return Fail(std::string(text.status().message()), tacc::kExitBadInput);
+    std::fputs(text->c_str(), stdout);
+    return std::fflush(stdout) == 0 ? 0 : Fail("cannot write to standard output", 1);
   }
   if (insecure) options.exposure = tacc::coordinator::ServerOptions::Exposure::kInsecure;
 

@@ -244,6 +244,7 @@ void Core::OnCompileDone(const CompileDone& done) {
   compiled->set_identity(done.identity);
   compiled->set_seconds(done.seconds);
   compiled->set_directory(done.directory);
+  compiled->set_version(options_.version);
   for (const std::string& fingerprint : done.program_fingerprints) compiled->add_program_fingerprints(fingerprint);
   *compiled->mutable_device() = job->compiling_for;
   Log(job, std::move(fact));
@@ -376,7 +377,10 @@ void Core::Schedule() {
       ahead = id;
     } else if (choice.recompile_for.has_value()) {
       job->reason.clear();
-      CompileAgain(job, *choice.recompile_for, "the free workers are not of the kind that it was compiled for");
+      CompileAgain(job, *choice.recompile_for,
+                   job->compile.version() == options_.version
+                       ? "the free workers are not of the kind that it was compiled for"
+                       : "another version of tacc compiled it");
       ahead = id;
     } else {
       SetWaiting(job, choice.reason);

@@ -1,7 +1,10 @@
 #include "coordinator/core/membership.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "protocol/attach_protocol.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -23,10 +26,13 @@ v1::RankId IdOf(const std::string& job, int attempt, int rank) {
 absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t session,
                                                         const v1::Register& registration) {
   const std::string& name = registration.name();
-  if (registration.version() != version_) {
-    return absl::FailedPreconditionError(absl::StrCat("worker ", name, " is version ", registration.version(),
-                                                      ", the coordinator is version ", version_,
-                                                      "; run the same version on all machines"));
+  const int protocol = std::max(registration.protocol(), 1);
+  if (!protocol::CanTalk(protocol, protocol::kAttachProtocol)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", name, " is version ", registration.version(), " (protocol ", protocol,
+                     "), the coordinator is version ", version_, " (protocol ", protocol::kAttachProtocol,
+                     "): they have none in common; upgrade by one protocol at a time, or run the same version on all "
+                     "machines"));
   }
   if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
@@ -55,6 +61,11 @@ absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t ses
   worker.device = registration.device();
   worker.trouble = registration.device_trouble();
   worker.version = registration.version();
+  worker.outdated.clear();
+  if (worker.version != version_) {
+    worker.outdated = absl::StrCat("of version ", worker.version, ", the coordinator of ", version_,
+                                   ": what runs there goes on, nothing is started there before both are the same");
+  }
   worker.advertise = registration.advertise();
   worker.session = session;
   worker.last_heard = now;
@@ -63,6 +74,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t ses
     if (held.running()) worker.held.insert(KeyOf(held.id()));
   }
   attached.worker = &worker;
+  attached.protocol = std::min(protocol, protocol::kAttachProtocol);
   return attached;
 }
 

@@ -25,6 +25,7 @@ struct Worker {
   v1::DeviceProfile device;
   std::string trouble;  // Why no rank can run on the device now; empty: ranks can.
   std::string version;
+  std::string outdated;  // Why no rank is started here: it is of another release than the coordinator.
   std::string advertise;
   uint64_t session = 0;    // 0: no stream now.
   double last_heard = 0;   // As all times here: seconds of the core's clock.
@@ -32,7 +33,7 @@ struct Worker {
   std::string reserved;    // Job whose paths it checks, or whose attempt has a rank here.
 
   bool Attached() const { return session != 0; }
-  bool Usable() const { return Attached() && trouble.empty(); }
+  bool Usable() const { return Attached() && trouble.empty() && outdated.empty(); }
   bool Free() const { return Usable() && reserved.empty() && held.empty(); }
 };
 
@@ -44,9 +45,10 @@ class Membership {
     Worker* worker = nullptr;
     uint64_t replaced_session = 0;  // A stream of the same daemon that this one replaces; 0: none.
     bool new_instance = false;      // Another process than before, or the first.
+    int protocol = 0;               // That both speak.
   };
-  // InvalidArgument: a bad registration. FailedPrecondition: another version. AlreadyExists: another live daemon has
-  // the name.
+  // InvalidArgument: a bad registration. FailedPrecondition: no protocol in common. AlreadyExists: another live daemon
+  // has the name.
   absl::StatusOr<Attached> Attach(double now, uint64_t session, const v1::Register& registration);
   void Detach(uint64_t session);
   // A worker that the log names; it gets one full lease from `now`.
@@ -58,6 +60,9 @@ class Membership {
   std::vector<Worker> Expire(double now);
   // Forgets the worker.
   void Remove(const std::string& name) { workers_.erase(name); }
+
+  // Of this coordinator.
+  const std::string& version() const { return version_; }
 
   // By name.
   std::map<std::string, Worker>& workers() { return workers_; }

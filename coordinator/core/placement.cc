@@ -5,10 +5,13 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "machine/device_name.h"
 
 namespace tacc::coordinator {
 namespace {
+
+constexpr size_t kMaxNames = 3;  // Of workers in a message.
 
 using FlopsMap = google::protobuf::Map<std::string, double>;
 
@@ -99,8 +102,17 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
 
 std::string Troubles(const Membership& members) {
   std::string text;
+  std::map<std::string, std::vector<std::string>> outdated;  // Names, by what is wrong: mostly the same of all.
   for (const auto& [name, worker] : members.workers()) {
-    if (worker.Attached() && !worker.trouble.empty()) absl::StrAppend(&text, "; ", name, ": ", worker.trouble);
+    if (!worker.Attached()) continue;
+    if (!worker.trouble.empty()) absl::StrAppend(&text, "; ", name, ": ", worker.trouble);
+    if (!worker.outdated.empty()) outdated[worker.outdated].push_back(name);
+  }
+  for (auto& [why, names] : outdated) {
+    const size_t more = names.size() > kMaxNames ? names.size() - kMaxNames : 0;
+    names.resize(names.size() - more);
+    absl::StrAppend(&text, "; ", absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "", ": ",
+                    why);
   }
   return text;
 }
@@ -135,12 +147,14 @@ bool Fits(const JobState& job, const v1::DeviceProfile& device) {
 Choice Place(const Membership& members, const JobState& job) {
   Choice choice;
   const int world = job.World();
+  // Programs of another release are compiled again: what an op or an option means may have changed.
+  const bool is_current = job.compile.version() == members.version();
   std::vector<const Worker*> fitting;
   int num_free = 0;
   for (const auto& [name, worker] : members.workers()) {
     if (!worker.Free()) continue;
     ++num_free;
-    if (Fits(job, worker.device)) fitting.push_back(&worker);
+    if (is_current && Fits(job, worker.device)) fitting.push_back(&worker);
   }
   fitting = ByMachine(fitting);
   if (static_cast<int>(fitting.size()) >= world) {

@@ -22,7 +22,8 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers);
 // in the order of DeviceKinds(), machines with more of them before others, then names in order.
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world);
 
-// Attached workers that no rank can run on now, and why: "; gpu-1: cuda:1 cannot be used: ..."; empty: there are none.
+// Attached workers that no rank can be started on now, and why: "; gpu-1: cuda:1 cannot be used: ..."; empty: there are
+// none.
 std::string Troubles(const Membership& members);
 
 // Why a job of `world` ranks (0: unknown, taken as 1) does not run, for people: "needs 4 workers, 1 free (2 attached)".
@@ -34,7 +35,8 @@ bool Fits(const JobState& job, const v1::DeviceProfile& device);
 struct Choice {
   // By rank; empty: not now.
   std::vector<std::string> workers;
-  // Enough workers are free, but not for the program as compiled: compile again for this device.
+  // Enough workers are free, but not for the program as compiled, or another release compiled it: compile again for
+  // this device.
   std::optional<v1::DeviceProfile> recompile_for;
   // Why not now, for people: "needs 2 workers, 1 free".
   std::string reason;

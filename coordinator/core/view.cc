@@ -147,8 +147,13 @@ v1::GetEndpointsResponse ViewEndpoints(const JobState& job) {
 v1::WorkerView ViewWorker(const Worker& worker, double now) {
   v1::WorkerView view;
   view.set_name(worker.name);
-  view.set_state(!worker.Attached() ? "lost" : !worker.trouble.empty() ? "unusable" : worker.Free() ? "idle" : "busy");
-  view.set_trouble(worker.trouble);
+  const bool has_work = !worker.held.empty() || !worker.reserved.empty();
+  view.set_state(!worker.Attached()                      ? "lost"
+                 : !worker.trouble.empty()               ? "unusable"
+                 : !worker.outdated.empty() && !has_work ? "outdated"
+                 : worker.Free()                         ? "idle"
+                                                         : "busy");
+  view.set_trouble(!worker.trouble.empty() ? worker.trouble : worker.outdated);
   *view.mutable_device() = worker.device;
   view.set_advertise(worker.advertise);
   view.set_version(worker.version);

@@ -22,6 +22,7 @@ void Core::OnAttached(const WorkerAttached& attached) {
   welcome.mutable_registered()->set_lease_seconds(options_.lease_seconds);
   welcome.mutable_registered()->set_heartbeat_seconds(options_.heartbeat_seconds);
   welcome.mutable_registered()->set_version(options_.version);
+  welcome.mutable_registered()->set_protocol(result->protocol);
   Send(*worker, std::move(welcome));
 
   std::set<RankKey> known;

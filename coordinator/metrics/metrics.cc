@@ -100,7 +100,7 @@ std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const Met
   for (int phase = v1::Phase_MIN + 1; phase <= v1::Phase_MAX; ++phase) jobs[phase] = 0;
   for (const auto& [id, job] : core.jobs()) ++jobs[job.Phase()];
   for (const auto& [phase, count] : jobs) out.Add("tacc_jobs", count, {StateName(phase)});
-  std::map<std::string, int> workers = {{"busy", 0}, {"idle", 0}, {"lost", 0}, {"unusable", 0}};
+  std::map<std::string, int> workers = {{"busy", 0}, {"idle", 0}, {"lost", 0}, {"outdated", 0}, {"unusable", 0}};
   const double awake = core.AwakeSeconds(input.now);
   for (const auto& [name, worker] : core.members().workers()) ++workers[ViewWorker(worker, awake).state()];
   for (const auto& [state, count] : workers) out.Add("tacc_workers", count, {state});

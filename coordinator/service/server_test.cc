@@ -224,12 +224,14 @@ TEST_F(ServerTest, CancelWithCheckpointStopsTheRanks) {
   EXPECT_EQ(Get("toy-1").reason(), "stopped at step 2, last checkpoint step-2.a1");
 }
 
-TEST_F(ServerTest, RefusesAWorkerOfAnotherVersion) {
+TEST_F(ServerTest, RefusesAWorkerWithoutAProtocolInCommon) {
   FakeDaemon daemon("w0");
-  daemon.version = "0.0.9";
+  daemon.version = "0.9.0";
+  daemon.protocol = 9;
   const grpc::Status status = daemon.Connect(server_->address());
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("worker w0 is version 0.0.9, the coordinator is version 0.1.0"));
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("worker w0 is version 0.9.0 (protocol 9), the coordinator is version 0.1.0"));
 }
 
 TEST_F(ServerTest, KeepsJobsOverARestartAndAdoptsTheRank) {

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "machine/testing/test_directory.h"
+#include "protocol/attach_protocol.h"
 #include "tacc/v1/coordinator.grpc.pb.h"
 #include "tacc/v1/worker.grpc.pb.h"
 
@@ -102,6 +103,7 @@ class FakeDaemon {
     registration->set_name(name_);
     registration->set_instance(instance);
     registration->set_version(version);
+    registration->set_protocol(protocol);
     registration->set_advertise("127.0.0.1");
     registration->mutable_device()->set_name("cpu");
     registration->mutable_device()->set_kind("cpu");
@@ -237,6 +239,7 @@ class FakeDaemon {
   // What it registers with, and finds in checkpoint folders.
   std::string instance = "i1";
   std::string version = "0.1.0";
+  int protocol = protocol::kAttachProtocol;
   int64_t memory_bytes = int64_t{4} << 30;
   v1::CheckPathsResult found;
   std::atomic<bool> is_quiet{false};  // Sends no heartbeats.

@@ -69,9 +69,9 @@ def write_job(folder: Path, *, name: str = "tiny", workers: int = 2, **changes) 
     return path
 
 
-def binary(name: str, env: dict | None) -> Path:
-    """The users' binaries have no failpoints."""
-    return BUILD / ("failpoints" if "TACC_FAILPOINTS" in (env or {}) else "") / name
+def binary(name: str, env: dict | None, release: str = "") -> Path:
+    """The users' binaries have no failpoints. `release`: "next" for those that say that they are of another version."""
+    return BUILD / ("failpoints" if "TACC_FAILPOINTS" in (env or {}) else release) / name
 
 
 class Process:
@@ -115,13 +115,14 @@ class Cluster:
         self.coordinator_env = coordinator_env
         self.coordinator_options = coordinator_options
         self.address = "127.0.0.1:0"
+        self.release = ""  # Of what is started from now on, as `binary` has it.
         self.workers: dict[str, Process] = {}
         self.start_coordinator()
         for i in range(workers):
             self.start_worker(f"w{i}", env=worker_env)
 
     def start_coordinator(self) -> None:
-        self.coordinator = Process([binary("tacc-coordinator", self.coordinator_env), "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics,
+        self.coordinator = Process([binary("tacc-coordinator", self.coordinator_env, self.release), "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics,
                                     *self.coordinator_options],
                                    self.folder / "coordinator.log", "listening", env=self.coordinator_env)
         self.address = self.coordinator.answer
@@ -130,7 +131,7 @@ class Cluster:
         if "TACC_FAILPOINTS" in (env or {}):  # A probe of its own: its tacc-rank is another one.
             env = {**env, "XDG_CACHE_HOME": str(BUILD / "failpoints/cache")}
         self.workers[name] = Process(
-            [binary("tacc-worker", env), "--coordinator", self.address, "--name", name, "--device", self.device, "--threads", self.threads, "--memory", self.memory,
+            [binary("tacc-worker", env, self.release), "--coordinator", self.address, "--name", name, "--device", self.device, "--threads", self.threads, "--memory", self.memory,
              "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics],
             self.folder / f"{name}.log", "attached", env=env)
 

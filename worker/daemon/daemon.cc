@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "machine/clock.h"
 #include "nlohmann/json.hpp"
+#include "protocol/attach_protocol.h"
 #include "text/utf8.h"
 #include "worker/daemon/answers/checkpoint_paths.h"
 #include "worker/daemon/answers/path_thread.h"
@@ -170,6 +171,7 @@ class Daemon {
     registration.set_name(options_.name);
     registration.set_instance(instance_);
     registration.set_version(options_.version);
+    registration.set_protocol(protocol::kAttachProtocol);
     *registration.mutable_device() = device_;
     registration.set_device_trouble(trouble_);
     registration.set_advertise(options_.place.advertise);

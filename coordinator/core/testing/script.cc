@@ -15,6 +15,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/testing/core_text.h"
 #include "coordinator/core/view.h"
+#include "protocol/attach_protocol.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -115,7 +116,7 @@ class Interpreter {
     Core::Options options;
     options.last_id_number = last_id_number;
     options.max_ended_jobs = max_ended_jobs;
-    options.version = "0.1.0";
+    options.version = version_;
     core_ = std::make_unique<Core>(options, [](const JobState& job, int rank, int call, int node) {
       const std::string stage =
           job.summary.NumStages() > 1 ? absl::StrCat(" of stage ", job.summary.StageOf(rank)) : "";
@@ -186,6 +187,7 @@ class Interpreter {
     registration.set_name(name);
     registration.set_instance(args.Text("instance", "i1"));
     registration.set_version(args.Text("version", "0.1.0"));
+    registration.set_protocol(static_cast<int>(args.Int("protocol", protocol::kAttachProtocol)));
     registration.set_advertise(args.Text("advertise", absl::StrCat("host-", name)));
     v1::DeviceProfile* device = registration.mutable_device();
     device->set_kind(args.Text("kind", "cpu"));
@@ -383,6 +385,7 @@ class Interpreter {
   }
 
   std::string Restart(const Arguments& args) {
+    version_ = args.Text("version", version_);
     MakeCore(static_cast<size_t>(args.Int("keep", static_cast<int64_t>(Core::Options().max_ended_jobs))),
              args.Int("last_id", 0));
     now_.steady = 5000;  // Another machine's clock, for all that the core may know.
@@ -450,6 +453,7 @@ class Interpreter {
   std::unique_ptr<Core> core_;
   Time now_{100, 1000};
   uint64_t tag_ = 0;
+  std::string version_ = "0.1.0";
   uint64_t last_session_ = 0;
   std::map<std::string, uint64_t> sessions_;                    // Worker -> newest session.
   std::map<uint64_t, std::string> workers_;                     // Session -> worker.

@@ -8,7 +8,7 @@
 //   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P] [residual=P]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
-//   attach W [instance=I] [version=V] [advertise=HOST] [kind=K] [threads=N] [cpus=N] [memory=N] [peak=F]
+//   attach W [instance=I] [version=V] [protocol=N] [advertise=HOST] [kind=K] [threads=N] [cpus=N] [memory=N] [peak=F]
 //     [bf16=SPEEDUP] [trouble=TEXT] [running=RANK] [held=RANK]
 //   detach W
 //   paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [export_problem=TEXT] [missing|denied|unavailable|wrong=TEXT]
@@ -26,7 +26,7 @@
 //   device W [TROUBLE] [memory=N]: what W says of its device
 //   tick SECONDS [alive=W,W]
 //   stall SECONDS: the coordinator does not run for so long, and its tick comes before what workers sent meanwhile
-//   restart [keep=N] [last_id=N]: a coordinator with nothing but what was logged, which keeps N ended jobs
+//   restart [keep=N] [last_id=N] [version=V]: a coordinator with nothing but what was logged, which keeps N ended jobs
 //   job JOB
 //   workers
 #ifndef TACC_COORDINATOR_CORE_TESTING_SCRIPT_H_
