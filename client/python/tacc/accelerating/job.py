@@ -20,6 +20,7 @@ from tacc.config import Config
 from tacc.errors import InputError
 from tacc.exporting.export import GRAPH, ExportedGraph, export_graph
 from tacc.exporting.forward import NoLossError
+from tacc.live.pad import next_length
 from tacc.live.session import Session
 
 _COTANGENT = "gradient_of."  # Input names: of the gradient of what the model returns.
@@ -172,6 +173,7 @@ def check_lengths(model: Model, options: Options) -> None:
             f"buckets={options.buckets}: the exported model has one length{' (' + '; '.join(notes) + ')' if notes else ''}: leave buckets out, and pad all "
             "samples to that"
         )
+    next_length(options.buckets, model.graph.description.seq_len)  # Before there is a job.
 
 
 def graph_of(model: Model, options: Options, client: Client) -> str:
