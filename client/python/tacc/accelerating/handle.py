@@ -314,6 +314,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
             session.close()  # The client stays: it is the job's.
+            if self._model.kept is not None:
+                self._model.kept.close()
 
     @property
     def exported_path(self) -> str:
