@@ -28,6 +28,8 @@ constexpr int64_t kMaxListBytes = 8 << 20;
 constexpr size_t kHashBytes = 1 << 20;
 // What was written is given to the disk in pieces, so that forcing it there does not take long at the end.
 constexpr int64_t kWriteBackBytes = 32 << 20;
+// What a file takes of a disk at least, and in steps of.
+constexpr int64_t kBlockBytes = 4096;
 
 // Closes its descriptor, which lets go of a lock on it.
 class Descriptor {
@@ -57,6 +59,14 @@ double Age(const std::string& path) {
   clock_gettime(CLOCK_REALTIME, &now);
   return static_cast<double>(now.tv_sec - info.st_mtim.tv_sec) + 1e-9 * (now.tv_nsec - info.st_mtim.tv_nsec);
 }
+
+// What so many bytes take of a disk: also an empty file is no nothing there.
+int64_t SpaceOf(int64_t num_bytes) {
+  return std::max<int64_t>(num_bytes + kBlockBytes - 1, kBlockBytes) / kBlockBytes * kBlockBytes;
+}
+
+// What a folder takes beside its files: its list, and as much for the links.
+int64_t SpaceOfFolder(int64_t list_bytes) { return 2 * SpaceOf(list_bytes); }
 
 std::string Gigabytes(int64_t bytes) { return absl::StrFormat("%.2f GB", static_cast<double>(bytes) * 1e-9); }
 
@@ -95,8 +105,10 @@ absl::StatusOr<ContentStore::Contents> ContentStore::Prepare(const FileList& fil
   if (lock.get() < 0 || flock(lock.get(), LOCK_EX) != 0) return ErrnoStatus(errno, lock_path);
   Contents contents;
   contents.id = FolderId(files);
-  int64_t missing = 0;
-  std::set<std::string> counted;
+  contents.is_whole = true;
+  const bool is_listed = SizeOf(Path(kLists, contents.id)) >= 0;
+  int64_t needed = is_listed ? 0 : SpaceOfFolder(static_cast<int64_t>(FileListText(files).size()));
+  std::set<std::string> counted, empty;
   for (const ListedFile& file : files) {
     const int64_t whole = SizeOf(Path(kFiles, file.sha256));
     if (whole >= 0 && whole != file.num_bytes)
@@ -105,21 +117,25 @@ absl::StatusOr<ContentStore::Contents> ContentStore::Prepare(const FileList& fil
     // The last byte of one that is not in its place is asked for again.
     const int64_t begun = std::min(SizeOf(Path(kPartial, file.sha256)), file.num_bytes - 1);
     contents.num_bytes.push_back(whole >= 0 ? whole : std::max<int64_t>(begun, 0));
-    // A file without bytes is there at once.
-    if (whole < 0 && file.num_bytes == 0) {
-      auto writer = Write(file.sha256, 0, 0);
-      if (!writer.ok()) return writer.status();
-      if (absl::Status status = (*writer)->Finish(); !status.ok()) return status;
-    } else if (whole < 0 && counted.insert(file.sha256).second) {
-      missing += std::max<int64_t>(file.num_bytes - contents.num_bytes.back(), 1);
+    if (whole >= 0 || !counted.insert(file.sha256).second) continue;
+    needed += SpaceOf(file.num_bytes) - (begun < 0 ? 0 : SpaceOf(begun));
+    if (file.num_bytes == 0) {
+      empty.insert(file.sha256);
+    } else {
+      contents.is_whole = false;
     }
   }
-  if (missing > 0) {
-    if (absl::Status status = MakeRoom(missing, files, in_use); !status.ok()) return status;
-    return contents;
+  if (needed > 0) {
+    if (absl::Status status = MakeRoom(needed, files, in_use); !status.ok()) return status;
   }
+  // A file without bytes is there at once.
+  for (const std::string& sha256 : empty) {
+    auto writer = Write(sha256, 0, 0);
+    if (!writer.ok()) return writer.status();
+    if (absl::Status status = (*writer)->Finish(); !status.ok()) return status;
+  }
+  if (!contents.is_whole) return contents;
   if (absl::Status status = MakeFolder(contents.id, files); !status.ok()) return status;
-  contents.is_whole = true;
   return contents;
 }
 
@@ -160,40 +176,72 @@ absl::StatusOr<int64_t> ContentStore::Room() const {
   if (statvfs(directory_.c_str(), &disk) != 0) return ErrnoStatus(errno, directory_);
   const auto block = static_cast<int64_t>(disk.f_frsize);
   int64_t used = 0;
-  for (const char* room : {kFiles, kPartial}) {
+  for (const char* room : {kFiles, kPartial, kLists}) {
     const absl::StatusOr<std::vector<std::string>> names = ListDirectory(Path(room, ""));
     if (!names.ok()) return names.status();
-    for (const std::string& name : *names) used += std::max<int64_t>(SizeOf(Path(room, name)), 0);
+    for (const std::string& name : *names) {
+      const int64_t size = SizeOf(Path(room, name));
+      used += room == kLists ? SpaceOfFolder(size) : SpaceOf(size);
+    }
   }
   const int64_t most = limits_.max_bytes > 0 ? limits_.max_bytes : static_cast<int64_t>(disk.f_blocks) * block / 2;
   return std::min(most - used, static_cast<int64_t>(disk.f_bavail) * block - limits_.reserve_bytes);
 }
 
-absl::Status ContentStore::MakeRoom(int64_t num_bytes, const FileList& files,
-                                    const std::set<std::string>& in_use) const {
-  absl::StatusOr<int64_t> room = Room();
-  if (!room.ok() || *room >= num_bytes) return room.status();
-  RemoveLeftovers(files);
-  room = Room();
-  for (const std::string& id : Removable(in_use)) {
-    if (!room.ok() || *room >= num_bytes) break;
-    RemoveFolder(id);
-    // Those of the folder, where no other has them.
-    RemoveLeftovers(files);
-    room = Room();
-  }
-  if (!room.ok() || *room >= num_bytes) return room.status();
+int64_t ContentStore::ToCome(const std::set<std::string>& but) const {
+  int64_t sum = 0;
+  for (const auto& [sha256, num_bytes] : to_come_) sum += but.count(sha256) == 0 ? num_bytes : 0;
+  return sum;
+}
+
+absl::Status ContentStore::Claim(const std::string& sha256, int64_t num_bytes) const {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<int64_t> room = Room();
+  if (!room.ok()) return room.status();
+  if (const int64_t left = *room - ToCome({}); left < num_bytes) return NoRoom(num_bytes, left);
+  to_come_[sha256] = num_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status ContentStore::NoRoom(int64_t num_bytes, int64_t room) const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "no room in ", directory_, " for ", Gigabytes(num_bytes), ": there is room for ",
-      Gigabytes(std::max<int64_t>(*room, 0)), ", and the rest belongs to jobs that have not ended, was used in the ",
+      Gigabytes(std::max<int64_t>(room, 0)), ", and the rest belongs to jobs that have not ended, was used in the ",
       "last ", static_cast<int64_t>(limits_.keep_seconds), " s, or is taken by other files of the disk; free some, ",
       limits_.max_bytes > 0 ? absl::StrCat("or allow more than ", Gigabytes(limits_.max_bytes), ", ") : "",
       "or name a folder that the workers share"));
 }
 
-void ContentStore::RemoveLeftovers(const FileList& files) const {
+absl::Status ContentStore::MakeRoom(int64_t num_bytes, const FileList& files,
+                                    const std::set<std::string>& in_use) const {
   std::set<std::string> wanted;
   for (const ListedFile& file : files) wanted.insert(file.sha256);
+  const auto room_now = [&]() -> absl::StatusOr<int64_t> {
+    const absl::StatusOr<int64_t> room = Room();
+    if (!room.ok()) return room.status();
+    absl::MutexLock lock(&mutex_);
+    return *room - ToCome(wanted);
+  };
+  absl::StatusOr<int64_t> room = room_now();
+  if (!room.ok() || *room >= num_bytes) return room.status();
+  RemoveLeftovers(wanted);
+  room = room_now();
+  for (const std::string& id : Removable(in_use)) {
+    if (!room.ok() || *room >= num_bytes) break;
+    RemoveFolder(id);
+    // Those of the folder, where no other has them.
+    RemoveLeftovers(wanted);
+    room = room_now();
+  }
+  if (!room.ok() || *room >= num_bytes) return room.status();
+  return NoRoom(num_bytes, *room);
+}
+
+void ContentStore::RemoveLeftovers(const std::set<std::string>& wanted) const {
+  for (const std::string& name : ListDirectory(Path(kFolders, "")).value_or(std::vector<std::string>())) {
+    // Of a process that was killed.
+    if (name[0] == '.' || SizeOf(Path(kLists, name)) < 0) (void)worker::RemoveTree(Path(kFolders, name));
+  }
   for (const char* room : {kFiles, kPartial}) {
     for (const std::string& name : ListDirectory(Path(room, "")).value_or(std::vector<std::string>())) {
       const std::string path = Path(room, name);
@@ -203,10 +251,6 @@ void ContentStore::RemoveLeftovers(const FileList& files) const {
       const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
       if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlink(path.c_str());
     }
-  }
-  for (const std::string& name : ListDirectory(Path(kFolders, "")).value_or(std::vector<std::string>())) {
-    // Of a process that was killed.
-    if (name[0] == '.') (void)worker::RemoveTree(Path(kFolders, name));
   }
 }
 
@@ -235,7 +279,7 @@ void ContentStore::RemoveFolder(const std::string& id) const {
 
 absl::StatusOr<std::unique_ptr<ContentStore::Writer>> ContentStore::Write(const std::string& sha256, int64_t num_bytes,
                                                                           int64_t offset) const {
-  if (!IsSha256(sha256) || num_bytes < 0 || offset < 0 || offset > num_bytes)
+  if (!IsSha256(sha256) || num_bytes < 0 || num_bytes > kMaxListedBytes || offset < 0 || offset > num_bytes)
     return absl::InvalidArgumentError("a file wants a SHA-256 of 64 hex digits, its size, and an offset within it");
   if (SizeOf(Path(kFiles, sha256)) >= 0) return absl::AlreadyExistsError(absl::StrCat(sha256, " is there"));
   const std::string path = Path(kPartial, sha256);
@@ -246,10 +290,15 @@ absl::StatusOr<std::unique_ptr<ContentStore::Writer>> ContentStore::Write(const 
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0 || fstat(file.get(), &own) != 0 || stat(path.c_str(), &named) != 0 ||
       own.st_ino != named.st_ino)
     return absl::UnavailableError(absl::StrCat(sha256, " is being written by another one"));
+  if (SizeOf(Path(kFiles, sha256)) >= 0) {
+    unlink(path.c_str());
+    return absl::AlreadyExistsError(absl::StrCat(sha256, " is there"));
+  }
   if (own.st_size < offset)
     return absl::OutOfRangeError(absl::StrCat(sha256, ": ", own.st_size, " bytes are there, not ", offset));
   if (ftruncate(file.get(), offset) != 0) return ErrnoStatus(errno, path);
-  std::unique_ptr<Writer> writer(new Writer(*this, sha256, num_bytes, file.Release()));
+  std::unique_ptr<Writer> writer(new Writer(*this, sha256, num_bytes, /*is_new=*/offset == 0, file.Release()));
+  if (absl::Status status = Claim(sha256, SpaceOf(num_bytes) - SpaceOf(offset)); !status.ok()) return status;
   std::string buffer(std::min<size_t>(kHashBytes, static_cast<size_t>(offset)), '\0');
   while (writer->num_written_ < offset) {
     const ssize_t count = pread(writer->fd_, buffer.data(), buffer.size(), writer->num_written_);
@@ -262,7 +311,15 @@ absl::StatusOr<std::unique_ptr<ContentStore::Writer>> ContentStore::Write(const 
   return writer;
 }
 
-ContentStore::Writer::~Writer() { close(fd_); }
+ContentStore::Writer::~Writer() {
+  {
+    absl::MutexLock lock(&store_.mutex_);
+    store_.to_come_.erase(name_);
+  }
+  // Under its lock: nobody else has begun it.
+  if (is_new_ && num_written_ < num_bytes_ && num_written_ == 0) unlink(store_.Path(kPartial, name_).c_str());
+  close(fd_);
+}
 
 absl::Status ContentStore::Writer::Append(absl::string_view data) {
   if (static_cast<int64_t>(data.size()) > num_bytes_ - num_written_)
@@ -277,6 +334,11 @@ absl::Status ContentStore::Writer::Append(absl::string_view data) {
                                              " of ", num_bytes_, " bytes"));
     const int64_t before = num_written_;
     num_written_ += count;
+    {
+      absl::MutexLock lock(&store_.mutex_);
+      int64_t& to_come = store_.to_come_[name_];
+      to_come = std::max<int64_t>(to_come - count, 0);
+    }
     data.remove_prefix(static_cast<size_t>(count));
     if (before / kWriteBackBytes != num_written_ / kWriteBackBytes)
       (void)sync_file_range(fd_, 0, num_written_, SYNC_FILE_RANGE_WRITE);

@@ -11,15 +11,17 @@
 #define TACC_CONTENT_STORE_CONTENT_STORE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "absl/synchronization/mutex.h"
 #include "content_store/file_list.h"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/files/sha256.h"
@@ -31,7 +33,7 @@ namespace tacc {
 class ContentStore {
  public:
   struct Limits {
-    // Of all files together; 0: half of what the file system holds.
+    // Of all together, files and lists by the blocks of a disk that they take; 0: half of what the file system holds.
     int64_t max_bytes = 0;
     // What was used in so many last seconds is not removed, nor what was begun.
     double keep_seconds = 3600;
@@ -66,17 +68,19 @@ class ContentStore {
 
    private:
     friend class ContentStore;
-    Writer(const ContentStore& store, std::string sha256, int64_t num_bytes, int fd)
-        : store_(store), name_(std::move(sha256)), num_bytes_(num_bytes), fd_(fd) {}
+    Writer(const ContentStore& store, std::string sha256, int64_t num_bytes, bool is_new, int fd)
+        : store_(store), name_(std::move(sha256)), num_bytes_(num_bytes), is_new_(is_new), fd_(fd) {}
     const ContentStore& store_;
     const std::string name_;
     const int64_t num_bytes_;
+    const bool is_new_;
     const int fd_;
     int64_t num_written_ = 0;
     worker::Sha256 sha256_;
   };
   // Goes on behind the first `offset` bytes. AlreadyExists: the file is whole. Unavailable: another one is being
-  // written. OutOfRange: less of it is there.
+  // written. OutOfRange: less of it is there. ResourceExhausted: there is no room for the rest, beside what the other
+  // writers of this process have to come; nothing is removed for it.
   absl::StatusOr<std::unique_ptr<Writer>> Write(const std::string& sha256, int64_t num_bytes, int64_t offset) const;
 
   // A whole file. NotFound.
@@ -106,16 +110,22 @@ class ContentStore {
   std::string Path(absl::string_view room, const std::string& name) const;
   absl::Status MakeFolder(const std::string& id, const FileList& files) const;
   absl::Status MakeRoom(int64_t num_bytes, const FileList& files, const std::set<std::string>& in_use) const;
-  // Room for further files, in bytes.
+  // Room for further files and lists beside those that are there, in bytes.
   absl::StatusOr<int64_t> Room() const;
-  // Files that no folder has and nobody writes any more.
-  void RemoveLeftovers(const FileList& files) const;
+  // Bytes that writers of this process have room for and have not written, but for those of some files.
+  int64_t ToCome(const std::set<std::string>& but) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Claim(const std::string& sha256, int64_t num_bytes) const;
+  absl::Status NoRoom(int64_t num_bytes, int64_t room) const;
+  // Files that no folder has and nobody writes any more, but for those that are wanted.
+  void RemoveLeftovers(const std::set<std::string>& wanted) const;
   void RemoveFolder(const std::string& id) const;
   // Folders that may be removed, those that were used longest ago first.
   std::vector<std::string> Removable(const std::set<std::string>& in_use) const;
 
   const std::string directory_;
   const Limits limits_;
+  mutable absl::Mutex mutex_;
+  mutable std::map<std::string, int64_t> to_come_ ABSL_GUARDED_BY(mutex_);  // By SHA-256.
 };
 
 }  // namespace tacc

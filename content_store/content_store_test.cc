@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <limits>
 
 #include "machine/testing/test_directory.h"
 
@@ -17,6 +21,9 @@ ListedFile Listed(const std::string& name, const std::string& content) {
   sha256.Update(content.data(), content.size());
   return {name, sha256.HexDigest(), static_cast<int64_t>(content.size())};
 }
+
+// What a folder of one small file takes: a block, and two for its list and the link.
+constexpr int64_t kFolderSpace = 3 * 4096;
 
 class ContentStoreTest : public ::testing::Test {
  protected:
@@ -102,6 +109,10 @@ TEST_F(ContentStoreTest, RefusesListsThatAreNone) {
   EXPECT_THAT(std::string(store_->Prepare({file, file}, {}).status().message()), HasSubstr("a is there twice"));
   EXPECT_FALSE(store_->Prepare({{"a", "../../../etc/passwd", 1}}, {}).ok());
   EXPECT_FALSE(store_->Prepare({{"a", file.sha256, -1}}, {}).ok());
+  EXPECT_FALSE(
+      store_->Prepare({{"a", file.sha256, int64_t{1} << 62}, {"b", Listed("b", "c").sha256, int64_t{1} << 62}}, {})
+          .ok());
+  EXPECT_FALSE(store_->Write(file.sha256, std::numeric_limits<int64_t>::max(), 0).ok());
   EXPECT_FALSE(store_->Prepare({}, {}).ok());
   EXPECT_FALSE(store_->List("../lists").ok());
   EXPECT_FALSE(ParseFileList("abc\n").ok());
@@ -110,7 +121,7 @@ TEST_F(ContentStoreTest, RefusesListsThatAreNone) {
 }
 
 TEST_F(ContentStoreTest, WhatWasUsedLongestAgoMakesRoomButNothingInUse) {
-  Open({.max_bytes = 30, .keep_seconds = 0});
+  Open({.max_bytes = 3 * kFolderSpace, .keep_seconds = 0});
   const std::string first = PutFolder(std::string(10, 'a')), second = PutFolder(std::string(10, 'b'));
   const std::string third = PutFolder(std::string(10, 'c'));
   ASSERT_TRUE(store_->List(first).ok());  // A use.
@@ -119,7 +130,7 @@ TEST_F(ContentStoreTest, WhatWasUsedLongestAgoMakesRoomButNothingInUse) {
   const std::string fourth = PutFolder(std::string(10, 'd'));
   EXPECT_FALSE(store_->List(second).ok());
   EXPECT_TRUE(store_->List(first).ok());
-  const absl::Status full = store_->Prepare({Listed("f", std::string(20, 'e'))}, {fourth}).status();
+  const absl::Status full = store_->Prepare({Listed("f", std::string(5000, 'e'))}, {fourth}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(full.message()), HasSubstr("no room in "));
   EXPECT_FALSE(store_->List(first).ok()) << "all that may go has gone";
@@ -128,11 +139,57 @@ TEST_F(ContentStoreTest, WhatWasUsedLongestAgoMakesRoomButNothingInUse) {
 }
 
 TEST_F(ContentStoreTest, WhatWasUsedJustNowStays) {
-  Open({.max_bytes = 15});
+  Open({.max_bytes = kFolderSpace * 3 / 2});
   const std::string first = PutFolder(std::string(10, 'a'));
   EXPECT_EQ(store_->Prepare({Listed("f", std::string(10, 'b'))}, {}).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(store_->List(first).ok());
+}
+
+TEST_F(ContentStoreTest, WhoeverAsksForNoRoomHasNoMoreThanThereIs) {
+  Open({.max_bytes = 4 * 4096, .keep_seconds = 0});
+  const ListedFile big = Listed("f", std::string(5 * 4096, 'a'));
+  EXPECT_EQ(store_->Write(big.sha256, big.num_bytes, 0).status().code(), absl::StatusCode::kResourceExhausted);
+  // Nor has one of several that write at the same time what another has to come.
+  const ListedFile first = Listed("f", std::string(3 * 4096, 'b')), second = Listed("f", std::string(2 * 4096, 'c'));
+  {
+    const auto writer = store_->Write(first.sha256, first.num_bytes, 0);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Append(std::string(100, 'b')).ok());
+    const absl::Status full = store_->Write(second.sha256, second.num_bytes, 0).status();
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(full.message()), HasSubstr("no room in "));
+    EXPECT_FALSE(store_->Prepare({second}, {}).ok());
+  }
+  // It was given up, and has one block.
+  const auto writer = store_->Write(second.sha256, second.num_bytes, 0);
+  EXPECT_TRUE(writer.ok()) << writer.status();
+}
+
+TEST_F(ContentStoreTest, NothingIsLeftOfAFileOfWhichNothingCame) {
+  const ListedFile file = Listed("f", "0123456789");
+  EXPECT_TRUE(store_->Write(file.sha256, file.num_bytes, 0).ok());
+  EXPECT_THAT(*worker::ListDirectory(directory_.File("store/partial")), ElementsAre());
+}
+
+TEST_F(ContentStoreTest, FoldersOfOneFileTakeRoomToo) {
+  Open({.max_bytes = 4096 + 3 * 2 * 4096, .keep_seconds = 0});
+  const ListedFile file = Listed("f", "content");
+  ASSERT_TRUE(Put(file, "content").ok());
+  for (const char* name : {"a", "b", "c"}) EXPECT_TRUE(store_->Prepare({{name, file.sha256, file.num_bytes}}, {}).ok());
+  const std::string oldest = FolderId({{"a", file.sha256, file.num_bytes}});
+  EXPECT_TRUE(store_->Prepare({{"d", file.sha256, file.num_bytes}}, {})->is_whole);
+  EXPECT_FALSE(store_->List(oldest).ok()) << "it has made room";
+  EXPECT_EQ(worker::ListDirectory(directory_.File("store/folders"))->size(), 3u);
+}
+
+TEST_F(ContentStoreTest, AFolderWhoseRemovalWasCutShortGoesWithTheNextOne) {
+  Open({.max_bytes = kFolderSpace, .keep_seconds = 0});
+  const std::string first = PutFolder("a");
+  ASSERT_EQ(unlink((directory_.File("store/lists/") + first).c_str()), 0);
+  const std::string second = PutFolder("b");
+  EXPECT_FALSE(std::filesystem::exists(store_->FolderPath(first)));
+  EXPECT_THAT(*worker::ListDirectory(directory_.File("store/files")), ElementsAre(Listed("f", "b").sha256));
 }
 
 }  // namespace

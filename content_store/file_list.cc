@@ -39,7 +39,9 @@ absl::Status CheckFileList(const FileList& files) {
     if (!names.insert(file.name).second) return absl::InvalidArgumentError(absl::StrCat(shown, " is there twice"));
     if (!IsSha256(file.sha256))
       return absl::InvalidArgumentError(absl::StrCat(shown, ": its SHA-256 is not 64 lower-case hex digits"));
-    if (file.num_bytes < 0) return absl::InvalidArgumentError(absl::StrCat(shown, ": ", file.num_bytes, " bytes"));
+    if (file.num_bytes < 0 || file.num_bytes > kMaxListedBytes)
+      return absl::InvalidArgumentError(
+          absl::StrCat(shown, ": ", file.num_bytes, " bytes; a file has 0 to ", kMaxListedBytes));
   }
   return absl::OkStatus();
 }

@@ -18,6 +18,8 @@ struct ListedFile {
   int64_t num_bytes = 0;
 };
 using FileList = std::vector<ListedFile>;
+// Of a file: the sum of all is a number, whatever a list says.
+inline constexpr int64_t kMaxListedBytes = int64_t{1} << 48;
 
 // 64 lower-case hex digits, as a SHA-256.
 bool IsSha256(absl::string_view text);

@@ -135,6 +135,7 @@ TEST_F(UploadTest, WhatHasNoRoomIsRefusedBeforeItIsSent) {
   const grpc::Status status = stub_->PutFolder(&context, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("no room in "));
+  EXPECT_EQ(PutFile({"ABC"}).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "of a client that did not ask, too";
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ def send(client: Client, sources: Sequence[Source], *, progress: bool = True) ->
 
 
 class _BehindError(Exception):
-    """Less of the file is there than was said: it was removed, or another client has begun it anew."""
+    """Less of the file is there than was said: it was removed, was damaged, or another client has begun it anew."""
 
 
 def _send_file(client: Client, source: Source, sha256: str, offset: int, progress: Callable[[int], None]) -> None:
@@ -106,9 +106,10 @@ def _send_file(client: Client, source: Source, sha256: str, offset: int, progres
         try:
             service.PutFile(requests())
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.OUT_OF_RANGE:
+            # What is damaged may be the part that was there: the coordinator keeps nothing of it.
+            if error.code() == grpc.StatusCode.OUT_OF_RANGE or (error.code() == grpc.StatusCode.DATA_LOSS and offset > 0):
                 raise _BehindError from None
-            if error.code() == grpc.StatusCode.DATA_LOSS:
+            if error.code() in (grpc.StatusCode.DATA_LOSS, grpc.StatusCode.INVALID_ARGUMENT):
                 raise TaccError(f"{source.name} was not uploaded whole: {error.details()}; did it change meanwhile?") from None
             raise client._explained(error) from None
 

@@ -7,7 +7,6 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,15 +99,8 @@ absl::Status ClientLink::Listen() {
   TACC_ASSIGN_OR_RETURN(const std::string name, RandomHex());
   // An abstract name: nothing is left behind by a rank that is killed.
   endpoint_.local = absl::StrCat("tacc-rank-", name);
-  sockaddr_un local = {};
-  local.sun_family = AF_UNIX;
-  std::memcpy(local.sun_path + 1, endpoint_.local.data(), endpoint_.local.size());
-  const socklen_t local_size = offsetof(sockaddr_un, sun_path) + 1 + endpoint_.local.size();
-  local_listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (local_listener_ < 0 || bind(local_listener_, reinterpret_cast<sockaddr*>(&local), local_size) != 0 ||
-      listen(local_listener_, kBacklog) != 0) {
-    return Unavailable("a Unix socket");
-  }
+  local_listener_ = ListenLocally(endpoint_.local, kBacklog);
+  if (local_listener_ < 0) return Unavailable("a Unix socket");
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -133,7 +125,9 @@ absl::Status ClientLink::Listen() {
 
 void ClientLink::Loop() {
   while (true) {
-    std::vector<pollfd> polled = {{wake_, POLLIN, 0}, {local_listener_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    // Who cannot be accepted, as by a process without a descriptor, is looked at again after a tick.
+    const int16_t comes = accepts_ ? POLLIN : 0;
+    std::vector<pollfd> polled = {{wake_, POLLIN, 0}, {local_listener_, comes, 0}, {listener_, comes, 0}};
     for (const auto& connection : connections_) polled.push_back({connection->fd, Events(*connection), 0});
     constexpr int kTickMilliseconds = 1000;
     (void)poll(polled.data(), polled.size(), kTickMilliseconds);
@@ -150,6 +144,7 @@ void ClientLink::Loop() {
       if (!stays) Forget(connection);
       it = stays ? std::next(it) : connections_.erase(it);
     }
+    accepts_ = true;
     Accept(local_listener_, /*is_local=*/true);
     Accept(listener_, /*is_local=*/false);
   }
@@ -160,7 +155,10 @@ void ClientLink::Accept(int listener, bool is_local) {
   for (size_t count = 0; count < kMaxWaiting; ++count) {
     auto connection = std::make_shared<Connection>();
     connection->fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (connection->fd < 0) return;
+    if (connection->fd < 0) {
+      accepts_ = accepts_ && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED);
+      return;
+    }
     if (is_local && !IsOwn(connection->fd)) continue;
     if (!is_local) KeepAlive(connection->fd);
     connection->is_local = is_local;

@@ -132,6 +132,7 @@ class ClientLink {
   ClientEndpoint endpoint_;
   int local_listener_ = -1, listener_ = -1, wake_ = -1;
   std::list<std::shared_ptr<Connection>> connections_;  // Of the thread.
+  bool accepts_ = true;                                 // Of the thread: the last connections were no error.
   std::thread thread_;
 
   absl::Mutex mutex_;

@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -388,6 +390,23 @@ TEST_F(ClientLinkTest, OtherLengthsAreRefused) {
   step["lengths"] = {4, 2};
   EXPECT_EQ(ErrorOf(step, std::string(16, 's')),
             "input \"tokens\" of 8 bytes at 16 is not inside the 16 bytes that were given");
+}
+
+TEST_F(ClientLinkTest, ARankWithoutADescriptorWaitsForOneAndDoesNotSpin) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest_free = dup(0);
+  close(lowest_free);
+  rlimit of_client = before;
+  of_client.rlim_cur = lowest_free + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &of_client), 0);
+  TestClient client(endpoint());
+  const std::clock_t begin = std::clock();
+  absl::SleepFor(absl::Milliseconds(500));
+  const double busy_seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_LT(busy_seconds, 0.1);
+  EXPECT_EQ(client.Hello(endpoint(), "a")["step"], 3);
 }
 
 }  // namespace

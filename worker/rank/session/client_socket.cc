@@ -3,11 +3,27 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 namespace tacc::worker {
+
+int ListenLocally(const std::string& name, int backlog) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0 || (bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(fd, backlog) == 0)) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
 
 bool IsOwn(int fd) {
   ucred peer = {};

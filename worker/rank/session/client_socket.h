@@ -4,9 +4,14 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "absl/types/span.h"
 
 namespace tacc::worker {
+
+// A Unix socket with an abstract name that listens, and does not block; -1 with errno.
+int ListenLocally(const std::string& name, int backlog);
 
 // Of a Unix socket: whether the peer is of this process's user, or root.
 bool IsOwn(int fd);

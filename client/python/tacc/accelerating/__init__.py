@@ -53,7 +53,8 @@ def accelerate(
         max_steps: Updates after which the job takes no more. None: as many as the loop makes.
         keep_seconds: How long the job waits when this process has died, before it saves a checkpoint and ends. 0: it waits without end.
         cache_dir: Where the model's graph and weights are kept, for the workers to read: on a cluster a folder that all of them see under the same
-            path. None: on this machine, ~/.cache/tacc/models.
+            path, and nothing is removed. None: on this machine, ~/.cache/tacc/models, of which models that were used longest ago go when all take a
+            quarter of the file system.
         mean_over: What several micro-batches of a step weigh: "step": what they have of its targets, so that its loss is the mean over all of them;
             "micro_batch": each alike, as `(loss / n).backward()` means it where they have different numbers of targets. With as many it is the same.
         upload: Whether weights, and states that are loaded, are sent to the coordinator (`Client.upload`). None: where it, or a worker, is not of this

@@ -123,7 +123,7 @@ class Batches:
             has_loss = has_loss and (self._weighs_rows or bool(self._fills))
             given = {path: self._filled(a, self._fills.get(path)) if path in self._of_samples else a for path, a in given.items()}
         if self._lengths is not None:
-            given = self._lengths.filled(given, batch, length)
+            given = self._lengths.filled(given, batch, length, trains=trains)
         arrays = {self._inputs[path].name: given[path] if path in given else self._absent(path, length) for path in self._inputs}
         if self._weighs_rows:
             arrays[ROW_WEIGHTS] = (np.arange(self.size) < count).astype(np.float32)

@@ -239,7 +239,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
     def _lengths_of(self, model: Model) -> Lengths | None:
         buckets = self._options.buckets
-        return Lengths(buckets, model.graph.description, self._fill_token(), self._returned_here) if buckets else None
+        return Lengths(buckets, model.graph.description, self._fill_token(), self.module, self._returned_here) if buckets else None
 
     def _fill_token(self) -> int:
         token = getattr(getattr(self.module, "config", None), "pad_token_id", None)
@@ -314,6 +314,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
             session.close()  # The client stays: it is the job's.
+            if self._model.kept is not None:
+                self._model.kept.close()
 
     @property
     def exported_path(self) -> str:

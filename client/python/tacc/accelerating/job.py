@@ -14,12 +14,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tacc.accelerating.optimizers import Groups
-from tacc.accelerating.store import default_folder, inputs_of_outputs, keep, sees_this_machine, upload_model
+from tacc.accelerating.store import Kept, default_folder, folders_in_use, inputs_of_outputs, keep, sees_this_machine, share_of_disk, upload_model
 from tacc.client import Client, Job
 from tacc.config import Config
 from tacc.errors import InputError
 from tacc.exporting.export import GRAPH, ExportedGraph, export_graph
 from tacc.exporting.forward import NoLossError
+from tacc.live.pad import next_length
 from tacc.live.session import Session
 
 _COTANGENT = "gradient_of."  # Input names: of the gradient of what the model returns.
@@ -35,12 +36,14 @@ class Model:
         example: The batch of it.
         optional: Inputs on which nothing that the model returns depends.
         cotangents: By input, the output of which it takes the gradient: the loss is computed here. Empty: by the ranks.
+        kept: Its folder, once it has one that workers read.
     """
 
     graph: ExportedGraph
     example: Any
     optional: set[str]
     cotangents: dict[str, str]
+    kept: Kept | None = None
 
 
 def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) -> Model:
@@ -172,13 +175,19 @@ def check_lengths(model: Model, options: Options) -> None:
             f"buckets={options.buckets}: the exported model has one length{' (' + '; '.join(notes) + ')' if notes else ''}: leave buckets out, and pad all "
             "samples to that"
         )
+    next_length(options.buckets, model.graph.description.seq_len)  # Before there is a job.
 
 
 def graph_of(model: Model, options: Options, client: Client) -> str:
     """What a job names the model's graph by: a file in a folder that the client's workers see, with the weights beside it, or an upload."""
     if options.uploads(client):
         return upload_model(client, model.graph)
-    return str(keep(model.graph, options.cache_dir or default_folder()) / GRAPH)
+    if options.cache_dir is not None:  # What is there is the user's to remove.
+        model.kept = keep(model.graph, options.cache_dir)
+    else:
+        store = default_folder()
+        model.kept = keep(model.graph, store, most_bytes=share_of_disk(store), in_use=lambda: folders_in_use(client))
+    return str(model.kept.path / GRAPH)
 
 
 def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tacc.accelerating.padding import FILLS, TOKENS
 from tacc.errors import InputError
 from tacc.exporting.results import Exported, GraphInput
 from tacc.live.pad import fill, next_length
+from tacc.live.slots import check_numbers
 
 Path = tuple[Any, ...]
 _ROUNDING = 1e-4  # Relative: of sums in another order.
@@ -27,11 +29,15 @@ class Lengths:
         buckets: The job's lengths.
         description: Of the exported graph.
         token: What an input of tokens is filled with.
+        module: The model.
         returned: What the module returns of a batch in evaluation, and its loss with it.
     """
 
-    def __init__(self, buckets: Sequence[int], description: Exported, token: int, returned: Callable[[Any], Any]):
+    def __init__(self, buckets: Sequence[int], description: Exported, token: int, module: torch.nn.Module, returned: Callable[[Any], Any]):
         self._buckets = list(buckets)
+        self._module = module
+        self._inputs = {given.path: given for given in description.inputs}
+        self._has_batch_norm = "batch_moments" in description.coverage.ops
         self.dims = {given.path: given.dims.index("S") for given in description.inputs if "S" in given.dims}
         """By input, the dim that is the tokens of a sample."""
         self._values = {given.path: _value(given, token) for given in description.inputs if given.path in self.dims}
@@ -51,10 +57,15 @@ class Lengths:
         """The length that such samples are filled up to."""
         return next_length(self._buckets, length)
 
-    def filled(self, arrays: Mapping[Path, np.ndarray[Any, Any]], batch: Any, length: int) -> dict[Path, np.ndarray[Any, Any]]:
+    def filled(self, arrays: Mapping[Path, np.ndarray[Any, Any]], batch: Any, length: int, *, trains: bool) -> dict[Path, np.ndarray[Any, Any]]:
         """The arrays with samples of the next length. InputError: what fills them up would change the loss, or it is not known."""
         wanted = self.bucket(length)
+        if wanted > length and trains and self._has_batch_norm:
+            raise InputError(f"the model has a batch norm, whose mean and variance would be also of what fills samples up: {_LOADER}")
         if wanted > length and not self._is_checked:
+            for path, array in arrays.items():  # PyTorch, which computes the check, says no more than that an index is out of range.
+                if (limit := self._inputs[path].limit) is not None:
+                    check_numbers(self._inputs[path].name, array, limit, self._inputs[path].ignored, has_batch=self._inputs[path].dims[:1] == ["B"])
             with torch.no_grad():
                 self._check(batch, wanted)
             self._is_checked = True
@@ -69,6 +80,11 @@ class Lengths:
                 raise InputError(f"the loss counts what would fill up {_name(path)!r}, or has more than cross-entropies of it: {_LOADER}")
         sample = _sample(batch)
         longer = pytree.tree_map_with_path(lambda path, leaf: self._longer(tuple(_key(k) for k in path), leaf, wanted), sample)
+        self._compare(sample, longer)
+        with _moved_constants(self._module):
+            self._compare(sample, longer)
+
+    def _compare(self, sample: Any, longer: Any) -> None:
         with torch.random.fork_rng(devices=[]):
             one, other = (_tensors(self._returned(of)) for of in (sample, longer))
         for name, tensor in one.items():
@@ -87,6 +103,23 @@ class Lengths:
             return leaf
         widths = [n for d in reversed(range(leaf.dim())) for n in (0, wanted - leaf.shape[d] if d == self.dims[path] else 0)]
         return torch.nn.functional.pad(leaf, widths, value=self._values[path] or 0)
+
+
+@contextlib.contextmanager
+def _moved_constants(module: torch.nn.Module) -> Iterator[None]:
+    """Other values, as training will give them, to parameters that are all one number: what a gate of 0 multiplies is not seen."""
+    random = torch.Generator().manual_seed(0)
+    found = [p for p in module.parameters() if p.is_floating_point() and p.numel() > 0 and bool((p == p.reshape(-1)[0]).all())]
+    before = [p.data for p in found]
+    try:
+        for p in found:
+            noise = torch.rand((2, *p.shape), generator=random).to(p.device, p.dtype)
+            in_place_of_0 = (0.5 + noise[0]) * torch.where(noise[1] < 0.5, -1, 1) / (p.shape[-1] if p.dim() > 1 else 1) ** 0.5
+            p.data = torch.where(p.data == 0, in_place_of_0, p.data * (0.75 + noise[0] / 2))
+        yield
+    finally:
+        for p, data in zip(found, before):
+            p.data = data
 
 
 def _value(given: GraphInput, token: int) -> float | None:

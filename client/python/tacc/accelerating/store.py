@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import ipaddress
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
-from tacc import uploads
-from tacc.calls import is_of_this_machine
+from tacc import calls, uploads
 from tacc.client import Client
 from tacc.exporting.export import GRAPH, WEIGHTS, ExportedGraph
 from tacc.exporting.weights import safetensors_pieces, safetensors_size, write_safetensors
 
 _DIGITS = 32
+_SHARE = 4  # Of a file system models may take one part in so many.
+_KEEP_SECONDS = 3600.0  # What was used since is not removed.
+_LEFT_SECONDS = 86400.0  # What a process began so long ago, it has left: it was killed.
+_MAX_JOBS = 1000  # That are asked for what they use: all that a coordinator remembers.
 
 
 def default_folder() -> Path:
@@ -27,13 +33,63 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacc" / "models"
 
 
-def keep(graph: ExportedGraph, store: Path) -> Path:
-    """The folder of the store with this graph and these weights, written if it is not there."""
+class Kept:
+    """A model's folder in use: it is not removed to make room while this lives, by no process.
+
+    Args:
+        path: Of the folder.
+        fd: Of it, with a shared lock.
+    """
+
+    def __init__(self, path: Path, fd: int):
+        self.path = path
+        self._fd = fd
+
+    def close(self) -> None:
+        """It is not used any more."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def keep(graph: ExportedGraph, store: Path, *, most_bytes: int | None = None, in_use: Callable[[], set[Path]] = set) -> Kept:
+    """The folder of the store with this graph and these weights, written if it is not there.
+
+    Args:
+        graph: The model.
+        store: Where it is kept.
+        most_bytes: That all models of the store are to take: for another one those go that were used longest ago, but none that is in use, nor was in
+            the last hour. None: nothing is removed.
+        in_use: Folders that jobs use.
+    """
     folder = store / _digest(graph)
-    if folder.is_dir():
-        return folder
+    kept = _hold(folder)
+    if kept is None and most_bytes is not None:
+        _make_room(store, safetensors_size(graph.tensors) + len(graph.text), most_bytes, in_use)
+    while kept is None:
+        _write(graph, folder)
+        kept = _hold(folder)
+    return kept
+
+
+def share_of_disk(store: Path) -> int:
+    """Bytes that the models of a store may take of its file system."""
     store.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".new-", dir=store))
+    return shutil.disk_usage(store).total // _SHARE
+
+
+def folders_in_use(client: Client) -> set[Path]:
+    """Those of the graphs of the coordinator's jobs that have not ended."""
+    specs = [status.spec or {} for status in client._run(calls.list_jobs(_MAX_JOBS)) if status.phase not in calls.ENDED]
+    return {Path(graph).parent for spec in specs if (graph := spec.get("model", {}).get("graph"))}
+
+
+def _write(graph: ExportedGraph, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     try:
         graph.write(made)
         made.chmod(0o755)  # workers of other users read it
@@ -43,7 +99,72 @@ def keep(graph: ExportedGraph, store: Path) -> Path:
             raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return folder
+
+
+def _hold(folder: Path) -> Kept | None:
+    """None: it is not there, or is being removed."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    kept = Kept(folder, fd)
+    try:
+        with contextlib.suppress(PermissionError):  # Another user's: it is not this one's to remove.
+            os.utime(folder)
+        _lock(fd, fcntl.LOCK_SH)
+        return kept if os.path.samestat(os.fstat(fd), os.stat(folder)) else None
+    except (BlockingIOError, FileNotFoundError):
+        return None
+
+
+def _lock(fd: int, how: int) -> None:
+    """BlockingIOError: another one has it. A file system that knows no locks has none."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
+def _make_room(store: Path, needed: int, most: int, in_use: Callable[[], set[Path]]) -> None:
+    """Removes models until there is room for so many bytes, or none is left that may go."""
+    store.mkdir(parents=True, exist_ok=True)
+    now = time.time()
+    models: list[tuple[float, int, Path]] = []
+    for path in store.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # Another process removes, too.
+            used = path.stat().st_mtime
+            if path.name.startswith((".new-", ".states-", ".old-")) and now - used > _LEFT_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+            elif re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", path.name):
+                models.append((used, sum(file.stat().st_size for file in path.iterdir()), path))
+    room = min(most - sum(size for _, size, _ in models), shutil.disk_usage(store).free)
+    if room >= needed:
+        return
+    of_jobs = in_use()
+    for used, size, path in sorted(models):
+        if room >= needed:
+            return
+        if now - used > _KEEP_SECONDS and path not in of_jobs and _remove(path):
+            room += size
+
+
+def _remove(folder: Path) -> bool:
+    """False: somebody uses it."""
+    fd = -1
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        _lock(fd, fcntl.LOCK_EX)
+        doomed = tempfile.mkdtemp(prefix=".old-", dir=folder.parent)
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        return True
+    except OSError:
+        return False
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def write_states(store: Path, states: Mapping[str, torch.Tensor]) -> Path:
@@ -72,7 +193,7 @@ def _weights(tensors: Mapping[str, torch.Tensor]) -> uploads.Source:
 
 def sees_this_machine(client: Client) -> bool:
     """Whether the coordinator and all workers that it has now are of this machine, and so read its folders."""
-    return is_of_this_machine(client.version()) and all(_is_loopback(worker.advertise) for worker in client.workers())
+    return calls.is_of_this_machine(client.version()) and all(_is_loopback(worker.advertise) for worker in client.workers())
 
 
 def _is_loopback(host: str) -> bool:

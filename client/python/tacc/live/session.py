@@ -20,7 +20,7 @@ from tacc.errors import AnswerTimeoutError, InputError, TaccError
 from tacc.extras import what_to_install
 from tacc.live.answers import number, outputs_of, states_of
 from tacc.live.packing import Packer
-from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory
+from tacc.live.session_link import Endpoint, Link, LinkBrokenError, Memory, receive_all
 from tacc.live.slots import Part, SessionInput, Slots
 
 if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
@@ -188,7 +188,11 @@ class Session:
         self._answers: list[tuple[dict[str, Any], bytearray]] = []
         self._free: list[int] = []
         self._freed = threading.Condition()
-        self._connect(timeout)
+        try:
+            self._connect(timeout)
+        except BaseException:
+            self.close()
+            raise
 
     # --- What it does -------------------------------------------------------------------------------------------------
 
@@ -548,7 +552,9 @@ class Session:
                 if not is_sent:
                     self._send(command, staged, state)
                 is_sent = True
-                self._answers = [self._answer_of(link) for link in self._links]
+                self._answers = receive_all(self._links)
+                if wrong := [answer["serial"] for answer, _ in self._answers if answer["serial"] != self._serial]:
+                    raise TaccError(f"the answer to command {wrong[0]} came in place of that to {self._serial}")
                 return self._answers[0][0]
             except LinkBrokenError as error:
                 self._break(error)
@@ -562,12 +568,6 @@ class Session:
     def _break(self, error: LinkBrokenError) -> None:
         self._why_broken = str(error)
         self._disconnect()
-
-    def _answer_of(self, link: Link) -> tuple[dict[str, Any], bytearray]:
-        answer, payload = link.receive()
-        if answer["serial"] != self._serial:
-            raise TaccError(f"the answer to command {answer['serial']} came in place of that to {self._serial}")
-        return answer, payload
 
     def _frame(self, rank: int, link: Link, command: str, staged: StagedBatch | None, state: bytes | None) -> tuple[str, list[Any]]:
         header: dict[str, Any] = {"command": command, "serial": self._serial, "step": self.step_number, **self._fields}
@@ -605,6 +605,7 @@ class Session:
 
     def _connect(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
+        told_at: float | None = time.monotonic() + _TELL_SECONDS
         while True:
             attempt, endpoints = self._endpoints(end)
             try:
@@ -613,12 +614,20 @@ class Session:
                     self._links.append(Link(endpoint, self._id, is_local=self._uses_memory))
                 for link in self._links:
                     link.hello(self._memory)
-                self._take([link.receive() for link in self._links])
+                self._take(receive_all(self._links))
                 self._attempt = attempt
                 return
-            except LinkBrokenError:  # The attempt ends, and the coordinator has not heard of it yet.
+            except LinkBrokenError as error:  # The attempt ends, and the coordinator has not heard of it yet.
                 self._disconnect()
+                if end is not None and time.monotonic() > end:
+                    raise AnswerTimeoutError(f"{self._job.id} runs, but its ranks cannot be reached: {error}") from None
+                if told_at is not None and time.monotonic() > told_at:
+                    print(f"tacc: {self._job.id} runs; trying to reach its ranks: {error}", file=sys.stderr)
+                    told_at = None
                 time.sleep(_POLL_SECONDS)
+            except BaseException:  # A link without its welcome is none.
+                self._disconnect()
+                raise
 
     def _endpoints(self, end: float | None) -> tuple[int, list[Endpoint]]:
         deadline = calls.Deadline(self._job.id, None)

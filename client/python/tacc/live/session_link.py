@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from tacc.errors import TaccError
 
 PROTOCOL = 1
 _CONNECT_SECONDS = 10.0
+_UNACKNOWLEDGED_MILLISECONDS = 60_000  # As a rank has it.
 _MAX_HEADER = 16 << 20  # A rank's welcome has a range for each part of an input.
 _TCP_INFO_BYTES, _DELIVERY_RATE = 232, 160  # struct tcp_info of <linux/tcp.h>, and tcpi_delivery_rate in it
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4  # of <linux/fcntl.h>
@@ -94,6 +96,8 @@ class Link:
         remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
         remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
         remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        # While something that was sent is not acknowledged, nobody asks; the kernel would send it again for a quarter of an hour.
+        remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MILLISECONDS)
         return remote, False
 
     def hello(self, memory: Memory | None) -> None:
@@ -142,23 +146,31 @@ class Link:
 
     def receive(self) -> tuple[dict[str, Any], bytearray]:
         """The next frame. TaccError: the rank refuses what was sent. LinkBrokenError: the connection is over."""
+        return receive_all([self])[0]
+
+    def _frame(self) -> Generator[None, None, tuple[dict[str, Any], bytearray]]:
+        """The next frame; yields where there is no more of it yet. Errors: as `receive`."""
         try:
-            (length,) = struct.unpack("<I", self._read(4))
+            (length,) = struct.unpack("<I", (yield from self._read(4)))
             if not 0 < length <= _MAX_HEADER:
                 raise LinkBrokenError(f"rank {self._endpoint.rank} sent a header of {length} bytes")
-            header: dict[str, Any] = json.loads(self._read(length))
-            payload = self._read(header.get("bytes", 0))
+            header: dict[str, Any] = json.loads((yield from self._read(length)))
+            payload = yield from self._read(header.get("bytes", 0))
         except OSError as error:
             raise self._broken(error) from error
         if "error" in header and "serial" not in header:
             raise TaccError(f"rank {self._endpoint.rank}: {header['error']}")
         return header, payload
 
-    def _read(self, size: int) -> bytearray:
+    def _read(self, size: int) -> Generator[None, None, bytearray]:
         data = bytearray(size)
         view = memoryview(data)
         while view:
-            count = self._socket.recv_into(view)
+            try:
+                count = self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                yield
+                continue
             if count == 0:
                 raise LinkBrokenError(f"rank {self._endpoint.rank} has closed the connection")
             view = view[count:]
@@ -171,3 +183,26 @@ class Link:
         with contextlib.suppress(OSError):  # Forked processes may have it, too.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def receive_all(links: Sequence[Link]) -> list[tuple[dict[str, Any], bytearray]]:
+    """The next frame of each link, in their order. They are read as they come: a rank lets go of a client that does not read for long.
+
+    Raises:
+        TaccError: As of `Link.receive`.
+        LinkBrokenError: As there.
+    """
+    frames: dict[int, tuple[dict[str, Any], bytearray]] = {}
+    readers = {link._socket.fileno(): (i, link._frame()) for i, link in enumerate(links)}
+    input_ = select.poll()
+    for fd in readers:
+        input_.register(fd, select.POLLIN)
+    while len(frames) < len(links):
+        for fd, _ in input_.poll():
+            i, reader = readers[fd]
+            try:
+                next(reader)
+            except StopIteration as end:
+                frames[i] = end.value
+                input_.unregister(fd)
+    return [frames[i] for i in range(len(links))]

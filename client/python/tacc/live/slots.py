@@ -166,18 +166,25 @@ def _part(given: dict[str, Any], spec: SessionInput) -> Part:
     return Part(spec.name, index, shape, spec.dtype, 0)
 
 
-def _check_numbers(array: np.ndarray[Any, Any], given: SessionInput) -> None:
-    """Of ids and labels, which the ranks would pass over where they are out of range."""
-    limit = given.limit or 0
+def check_numbers(name: str, array: np.ndarray[Any, Any], limit: int, ignored: int | None, *, has_batch: bool) -> None:
+    """Of ids and labels, which the ranks would pass over where they are out of range. InputError: some are.
+
+    Args:
+        name: Of the input.
+        array: What it has.
+        limit: Its numbers are 0 to below it.
+        ignored: A number beside these that is allowed.
+        has_batch: Whether dim 0 are the samples.
+    """
     if array.size == 0 or (array.min() >= 0 and array.max() < limit):
         return
     is_wrong = (array < 0) | (array >= limit)
-    if given.ignored is not None:
-        is_wrong &= array != given.ignored
+    if ignored is not None:
+        is_wrong &= array != ignored
     if is_wrong.any():
-        others = "" if given.ignored is None else f", or {given.ignored} where nothing counts"
+        others = "" if ignored is None else f", or {ignored} where nothing counts"
         raise InputError(
-            f"{given.name!r} has {array[is_wrong][0]} in sample {int(is_wrong.nonzero()[0][0]) if given.has_batch else 0} of the batch, which is out of "
+            f"{name!r} has {array[is_wrong][0]} in sample {int(is_wrong.nonzero()[0][0]) if has_batch else 0} of the batch, which is out of "
             f"range: the model takes 0 to {limit - 1}{others}"
         )
 
@@ -196,7 +203,7 @@ def _array(batch: Mapping[str, Any], spec: SessionInput, rows: int) -> np.ndarra
     if array.shape != wanted:
         raise InputError(f"{spec.name!r} has the shape {list(array.shape)}; wanted {list(wanted)}")
     if spec.limit is not None:
-        _check_numbers(array, spec)
+        check_numbers(spec.name, array, spec.limit, spec.ignored, has_batch=spec.has_batch)
     if array.dtype == spec.dtype or np.can_cast(array.dtype, spec.dtype, "safe"):
         return array
     if not np.can_cast(array.dtype, spec.dtype, "same_kind"):

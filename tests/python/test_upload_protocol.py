@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 import tacc
+import tacc.uploads
 from tacc.v1 import coordinator_pb2 as pb
 from tacc.v1 import coordinator_pb2_grpc as services
 
@@ -42,6 +43,8 @@ class Coordinator(services.CoordinatorServiceServicer):
             content += request.data
             self.received += len(request.data)
             self.files[first.sha256] = content
+            if len(content) > first.size_bytes:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "more bytes than it has")
             if self.breaks and len(content) - first.offset >= self.breaks[0]:
                 self.breaks.pop(0)
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
@@ -99,3 +102,22 @@ def test_a_file_that_changes_meanwhile_is_named(played, tmp_path, monkeypatch):
     monkeypatch.setattr("tacc.uploads._sha256", lambda source, progress: "0" * 64 if source.name == "model.graph" else hashlib.sha256(b"").hexdigest())
     with pytest.raises(tacc.TaccError, match=r"model\.graph was not uploaded whole: another hash; did it change meanwhile\?"):
         played[1].upload(tmp_path / "model")
+
+
+def test_what_has_grown_since_it_was_hashed_is_named(played, tmp_path, monkeypatch):
+    made(tmp_path / "model")
+    sources = tacc.uploads.of_folder(tmp_path / "model")
+    with (tmp_path / "model" / "model.graph").open("ab") as file:
+        file.write(b" and more")
+    with pytest.raises(tacc.TaccError, match=r"model\.graph was not uploaded whole: more bytes than it has; did it change meanwhile\?"):
+        tacc.uploads.send(played[1], sources)
+
+
+def test_a_damaged_beginning_is_sent_again(played, tmp_path):
+    """As after a power cut with the coordinator."""
+    coordinator, client = played
+    content = made(tmp_path / "model")
+    coordinator.files[hashlib.sha256(content).hexdigest()] = b"\0" * MIB
+    assert client.upload(tmp_path / "model") == "upload:5f"
+    assert sorted(coordinator.files.values()) == sorted([content, b"graph"])
+    assert coordinator.offsets == [0, MIB, 0]
