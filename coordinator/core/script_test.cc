@@ -1,4 +1,4 @@
-// Runs testdata/*.script, whose language coordinator/core/testing/script.h describes.
+// Runs the scripts of testdata, whose language coordinator/core/testing/script.h describes.
 // `coordinator_core_script_test --rewrite` writes the outputs anew: only commit a difference that you can explain.
 #include "coordinator/core/testing/script.h"
 
@@ -33,7 +33,7 @@ TEST_P(ScriptTest, DecidesAsWritten) {
 
 std::vector<std::string> Files() {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator("coordinator/core/testdata")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator("coordinator/core/testdata")) {
     if (entry.path().extension() == ".script") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
