@@ -898,13 +898,13 @@ def test_an_interrupted_command_leaves_no_gradients(monkeypatch):
     with tacc.accelerate(made(Classifier), config=ONE) as model:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         model.start(**batch)
-        answer_of = tacc.Session._answer_of
+        receive_all = tacc.live.session.receive_all
 
-        def interrupted(self: Any, link: Any) -> Any:
-            monkeypatch.setattr(tacc.Session, "_answer_of", answer_of)
+        def interrupted(links: Any) -> Any:
+            monkeypatch.setattr(tacc.live.session, "receive_all", receive_all)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(tacc.Session, "_answer_of", interrupted)
+        monkeypatch.setattr(tacc.live.session, "receive_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model(**first)
         optimizer.zero_grad()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tacc
 from cluster import BUILD, Cluster, write_data, write_model
+from tacc.live.session_link import LinkBrokenError
 
 STEPS, SAMPLES, SEQ_LEN = 8, 8, 16
 TRAIN = {"max_steps": STEPS, "global_batch_size": SAMPLES, "per_device_train_batch_size": 2, "learning_rate": 0.003, "seed": 3}
@@ -285,26 +286,33 @@ def test_forward_changes_nothing(client, folder, batches, references, tmp_path):
 def test_a_connection_that_breaks_trains_no_step_twice(client, folder, batches, references, tmp_path, monkeypatch, moment):
     job = submit(client, folder, tmp_path, f"cut-{moment.replace(' ', '-')}", "fsdp")
     with tacc.Session(job) as session:
-        cuts = 0
-
-        def cut(link, *arguments):
-            nonlocal cuts
-            call = original(link, *arguments)
-            rank = session._links.index(link) if link in session._links else -1
-            # Both ranks have the command, one of them, or both have answered and one answer is lost.
-            if session._serial % 3 == 2 and rank == (0 if moment == "half sent" else 1) and session._serial not in done:
-                done.add(session._serial)
-                cuts += 1
-                for other in session._links:
-                    other._socket.shutdown(2)
-            return call
-
         done: set[int] = set()
-        name = "receive" if moment == "answered" else "send"
+
+        def cuts(link) -> bool:
+            """Both ranks have the command, one of them, or both have answered and one answer is lost."""
+            rank = session._links.index(link) if link in session._links else -1
+            if session._serial % 3 != 2 or rank != (0 if moment == "half sent" else 1) or session._serial in done:
+                return False
+            done.add(session._serial)
+            for other in session._links:
+                other._socket.shutdown(2)
+            return True
+
+        def send(link, *arguments):
+            original(link, *arguments)
+            cuts(link)
+
+        def receive(link):
+            frame = yield from original(link)
+            if cuts(link):
+                raise LinkBrokenError("the answer is lost")
+            return frame
+
+        name, cut = ("_frame", receive) if moment == "answered" else ("send", send)
         original = getattr(type(session._links[0]), name)
         monkeypatch.setattr(type(session._links[0]), name, cut)
         assert [numbers(session.step(batch)) for batch in batches] == references["fsdp"]
-        assert cuts >= 2
+        assert len(done) >= 2
         session.finish()
     job.wait(progress=False)
 
