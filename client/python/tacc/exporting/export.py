@@ -17,6 +17,7 @@ from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, is_fixed, text
 from tacc.exporting.forward import ForwardWithLoss, Loss, LossWithModel, with_batched_experts, without_cache
+from tacc.exporting.functions import check_hooks
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
 from tacc.exporting.limits import limits_of_inputs
@@ -96,6 +97,7 @@ def export_graph(
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
         example, loss = token_example(example, tokens), next_token_loss
+    check_hooks(model)
     names = {} if tokens is None else {tokens: "tokens", "targets": "targets"}
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
