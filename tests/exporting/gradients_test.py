@@ -92,6 +92,12 @@ class Computes(nn.Module):
         return {"loss": F.mse_loss(self.last(self.middle(self, self.first(x))), y)}
 
 
+class SpectralNorm(Computes):
+    def __init__(self):
+        super().__init__(lambda _, x: x)
+        nn.utils.parametrizations.spectral_norm(self.first)
+
+
 BOUND = Sign.apply
 COMPUTED = {
     "straight through": lambda: Computes(lambda _, x: BOUND(x)),
@@ -100,6 +106,7 @@ COMPUTED = {
     "the derivative": lambda: Computes(lambda m, x: m.first(Product.apply(x, m.last.weight.T))),
     "checkpoint": lambda: Computes(lambda m, x: checkpoint(m.first, m.last(x), use_reentrant=True)),
     "checkpoint, not reentrant": lambda: Computes(lambda m, x: checkpoint(m.first, m.last(x), use_reentrant=False)),
+    "spectral norm": SpectralNorm,
 }
 
 
@@ -143,3 +150,23 @@ def test_backward_hooks_of_modules_are_refused(register: str, tmp_path: Path):
         tacc.export_model(model, batch(), tmp_path)
     handle.remove()
     tacc.export_model(model, batch(), tmp_path)
+
+
+class Teacher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.student, self.teacher, self.gate, self.head = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x, y):
+        with torch.no_grad():
+            taught = self.teacher(x)
+        return {"loss": F.mse_loss(self.student(x) * (self.gate(x) > 0), taught) + F.mse_loss(self.head(x).detach(), y)}
+
+
+def test_parameters_without_a_gradient_are_frozen(tmp_path: Path):
+    torch.manual_seed(0)
+    model = TorchModel(Teacher(), batch())
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    assert exported.parameters == ["student.weight", "student.bias"]
+    assert sorted(exported.frozen) == [f"{name}.{kind}" for name in ("gate", "head", "teacher") for kind in ("bias", "weight")]
+    check_against_torch(exported, model, EXACT)

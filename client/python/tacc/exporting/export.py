@@ -272,7 +272,7 @@ class _Exporter:
         name_dims(g)
         g.drop_unused()
         g.move_params()
-        self._keep_params(g.nodes_of(loss, count))
+        self._keep_params(g.nodes_of(loss, with_gradient=True))
         self._changed = list(changed)
         self._samples_meet = samples_meet(value for _, value in outputs[2:])
         self._targets = sorted(ignorable_targets(loss, count))
