@@ -170,3 +170,33 @@ def test_parameters_without_a_gradient_are_frozen(tmp_path: Path):
     assert exported.parameters == ["student.weight", "student.bias"]
     assert sorted(exported.frozen) == [f"{name}.{kind}" for name in ("gate", "head", "teacher") for kind in ("bias", "weight")]
     check_against_torch(exported, model, EXACT)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.head(x) * x.max().item()
+        return {"loss": y.mean()}
+
+
+class Masked(Scaled):
+    def forward(self, x):
+        kept = self.head(x)[x > 0]
+        return {"loss": kept.mean()}
+
+
+class Spectrum(Scaled):
+    def forward(self, x):
+        spectrum = torch.fft.rfft(self.head(x))
+        return {"loss": spectrum.abs().mean()}
+
+
+@pytest.mark.parametrize("kind, code", [(Scaled, "y = self.head(x) * "), (Masked, "kept = self.head(x)["), (Spectrum, "spectrum = torch.fft.rfft(")])
+def test_what_depends_on_values_or_is_complex_is_refused_with_its_line(kind: type[nn.Module], code: str, tmp_path: Path):
+    with pytest.raises(tacc.InputError) as error:
+        tacc.export_model(kind(), {"x": torch.ones(BATCH, 4)}, tmp_path)
+    assert line_of(code) in str(error.value)
+    assert ("torch.where" in str(error.value)) == (kind is not Spectrum)

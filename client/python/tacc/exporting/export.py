@@ -38,7 +38,7 @@ from tacc.exporting.samples import ignorable_targets, made_by, samples_meet
 from tacc.exporting.source import without_prefix
 from tacc.exporting.splitting import adds_up
 from tacc.exporting.tokens import next_token_loss, token_example
-from tacc.exporting.trace import trace
+from tacc.exporting.trace import WHAT_TO_DO, trace
 from tacc.exporting.weighted_rows import ROW_WEIGHTS
 from tacc.exporting.weights import init_of, write_safetensors
 
@@ -144,7 +144,10 @@ def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: 
         try:
             return _Exporter(model, example, loss, **options).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
-            notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
+            where = f"{error.source}: " if error.source else ""
+            if error.of_values:
+                raise ExportError(f"{where}the model computes a size or a number, {error}: {WHAT_TO_DO}") from error
+            notes.append(f"{where}the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
     raise ExportError(notes[-1])
 
 
