@@ -154,6 +154,13 @@ class Batches:
         return np.zeros(shape, zeros.dtype)
 
     def _check(self, leaves: dict[tuple[Any, ...], Any], trains: bool) -> None:
+        if trains and torch.is_grad_enabled():
+            for path, leaf in leaves.items():
+                if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                    raise InputError(
+                        f"{_name(path)} of the batch requires a gradient, which the ranks do not send back, so that what has made it would not be trained: put "
+                        "that into the accelerated module, or give the batch .detach(). The networks of a GAN train each other so, and cannot be apart"
+                    )
         known = set(self._inputs) | set(self._constants) | self._unread
         if unknown := [path for path in leaves if path not in known]:
             raise InputError(f"the batch has {_name(unknown[0])}, which the first one had not; it had {', '.join(map(_name, sorted(known, key=str)))}")

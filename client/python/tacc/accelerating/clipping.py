@@ -38,6 +38,16 @@ class RemoteParameter(torch.nn.Parameter):  # type: ignore[misc]
         elif value is not None:
             raise InputError("gradients of an accelerated model are computed by the ranks; none can be set here")
 
+    @property
+    def data(self) -> torch.Tensor:
+        """One whose changes are counted as this one's: `Changes` sees them."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        torch._C.TensorBase.data.__set__(self, value)
+        torch.autograd.graph.increment_version(self)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Parameter:
         """The ranks do not train a copy."""
         memo[id(self)] = copied = torch.nn.Parameter(self.detach().clone(), self.requires_grad)

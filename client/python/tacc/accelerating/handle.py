@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from tacc.accelerating import clipping, optimizer_states
 from tacc.accelerating.batches import Batches, as_batch, names, takes
+from tacc.accelerating.changes import Changes, in_evaluation, in_training
 from tacc.accelerating.job import Model, Options, check_lengths, export, start
 from tacc.accelerating.lengths import Lengths
 from tacc.accelerating.optimizers import Groups, find_optimizer
@@ -225,6 +226,8 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         self.num_rewinds = 1 if self._session.step_number > 0 else 0
         self.trained = groups.trained
         clipping.take(self.module.parameters(), self)
+        with in_training(self.module):
+            self._changes = Changes(self.module)
         self._hook(optimizer)
         _OPEN.add(self)
         states = optimizer_states.taken(optimizer, self.module, 0)
@@ -247,19 +250,14 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
     def _returned_here(self, batch: Any) -> Any:
         """What the module returns of a batch in evaluation, computed here, and the loss with it."""
-        was_training = self.module.training
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                if self._loss is None:
-                    return self.module(**batch)
-                if isinstance(self._loss, LossWithModel):
-                    return self._loss.compute(self.module, batch)
-                example = Example(self.module, batch, has_loss=True)
-                outputs, whole = example.call(self.module, example.tensors)
-                return outputs, self._loss(outputs, whole)
-        finally:
-            self.module.train(was_training)
+        with in_evaluation(self.module), torch.no_grad():
+            if self._loss is None:
+                return self.module(**batch)
+            if isinstance(self._loss, LossWithModel):
+                return self._loss.compute(self.module, batch)
+            example = Example(self.module, batch, has_loss=True)
+            outputs, whole = example.call(self.module, example.tensors)
+            return outputs, self._loss(outputs, whole)
 
     def _hook(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer finds no gradients, so that its own step does nothing; before it the ranks' is done."""
@@ -371,12 +369,21 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         batch = self._batch(args, kwargs)
         if self._session is None:
             self._start(batch)
+        self._check_unchanged(trains=self.training and torch.is_grad_enabled())
         if self._model.cotangents:
             return self._forward_here(batch)
         if self.training and torch.is_grad_enabled():
             return self._forward_in_training(batch, None if num_items is None else float(num_items))
         arrays, count, has_loss = self._batches.arrays(batch, trains=False)
         return self._evaluated(arrays, count, has_loss, self._batches.length_of(batch))
+
+    def _check_unchanged(self, *, trains: bool) -> None:
+        """InputError: the module is another one than the ranks have."""
+        self._check_weights()
+        self._changes.check_attributes(trains=trains)
+
+    def _check_weights(self) -> None:
+        self._changes.check_tensors()
 
     def _forward_in_training(self, batch: Any, num_items: float | None) -> ModelOutputs:
         arrays, count, _ = self._batches.arrays(batch, trains=True)
@@ -492,6 +499,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             self._start(batch)
         if self._model.cotangents:
             raise InputError("the model returns no loss, and none is given: give loss= to tacc.accelerate, or call the model and backward")
+        self._check_unchanged(trains=True)
         self._steps.settle("model.step(batch)")
         arrays, _, _ = self._batches.arrays(batch, trains=True)
         session = self.session
@@ -597,6 +605,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         if changed := [n for n in exported.frozen if n in state_dict and n in own and not torch.equal(own[n], state_dict[n].to(own[n].dtype))]:
             raise InputError(f"{changed[0]} is frozen, and the ranks have it as it was when the training began: load it before the first forward")
         result = self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+        self._changes.note_tensors(state_dict)
         sources = {name: exported.aliases.get(name, name) for name in state_dict}
         known = {*exported.parameters, *exported.buffers} - set(exported.frozen)
         self._load({f"weights/{source}": state_dict[name] for name, source in sources.items() if source in known})
@@ -630,7 +639,11 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
 
     def sync(self) -> torch.nn.Module:
         """Puts the weights as they are now into the module, and returns it."""
+        if self._session is None:
+            return self.module
+        self._check_weights()
         self.module.load_state_dict(self.state_dict())
+        self._changes.note_tensors()
         return self.module
 
     def save_pretrained(self, folder: str | Path, **kwargs: Any) -> None:

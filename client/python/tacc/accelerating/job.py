@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tacc.accelerating.changes import in_evaluation, in_training
 from tacc.accelerating.optimizers import Groups
 from tacc.accelerating.store import Kept, default_folder, folders_in_use, inputs_of_outputs, keep, sees_this_machine, share_of_disk, upload_model
 from tacc.client import Client, Job
@@ -48,26 +49,21 @@ class Model:
 
 def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) -> Model:
     """Exports the module as it trains. Without a loss of its own, and none given, the gradients of its outputs are inputs of the graph."""
-    was_training = module.training
-    module.train()
-    try:
-        graph = export_graph(module, batch, loss=loss, by_samples=by_samples, weighs_rows=True)
-        cotangents: dict[str, str] = {}
-    except NoLossError:
-        graph, batch, cotangents = _export_outputs(module, batch)
-    finally:
-        module.train(was_training)
+    with in_training(module):
+        try:
+            graph = export_graph(module, batch, loss=loss, by_samples=by_samples, weighs_rows=True)
+            cotangents: dict[str, str] = {}
+        except NoLossError:
+            graph, batch, cotangents = _export_outputs(module, batch)
     inputs = {given.name for given in graph.description.inputs}
     return Model(graph, batch, inputs - inputs_of_outputs(graph.text), cotangents)
 
 
 def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph, Any, dict[str, str]]:
-    if changed := [name for name, m in module.named_modules() if differs_in_training(m)]:
+    if changed := [name for name, m in module.named_modules() if m.training and differs_in_training(m)]:
         raise InputError(_difference(changed))
-    module.eval()
-    with torch.no_grad():
+    with in_evaluation(module), torch.no_grad():
         returned = module(**batch)
-    module.train()
     leaves = {_path_name(path): leaf for path, leaf in pytree.tree_flatten_with_path(returned)[0] if isinstance(leaf, torch.Tensor)}
     leaves = {name: leaf for name, leaf in leaves.items() if leaf.is_floating_point()}
     cotangents = {f"{_COTANGENT}{name}": name for name in leaves}
@@ -82,10 +78,9 @@ def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph,
         return export_graph(module, with_gradients, loss=product, makes_up_parts=True)
 
     graph = exported()
-    module.eval()
-    if (where := _first_difference(graph.text, exported().text)) is not None:
-        raise InputError(_difference([where]))
-    module.train()
+    with in_evaluation(module):
+        if (where := _first_difference(graph.text, exported().text)) is not None:
+            raise InputError(_difference([where]))
     return graph, with_gradients, cotangents
 
 

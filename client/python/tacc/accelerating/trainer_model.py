@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput
 
 from tacc.accelerating import optimizer_states
 from tacc.accelerating.batches import IGNORED, Batches
+from tacc.accelerating.changes import in_evaluation
 from tacc.accelerating.handle import AcceleratedModel
 from tacc.accelerating.job import Model, Options, differs_in_training
 from tacc.accelerating.optimizers import Groups
@@ -207,13 +208,8 @@ class TrainerModel(AcceleratedModel):
         """What the module itself returns, as it is here."""
         if self._own_loss is not None:
             return self._own_loss.evaluated(batch)[1]
-        was_training = self.module.training
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                return self.module(**batch)
-        finally:
-            self.module.train(was_training)
+        with in_evaluation(self.module), torch.no_grad():
+            return self.module(**batch)
 
     def _tensors(self, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Of it the tensors, by name."""
@@ -259,6 +255,12 @@ class TrainerModel(AcceleratedModel):
             _log.warning("tacc: the job %s could not be ended, and its weights since the last save are gone: %s", self.job.id, error)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.state.update({parameters[i]: of for i, of in states.items()})
+
+    def _check_unchanged(self, *, trains: bool) -> None:
+        self._changes.check_attributes(trains=trains)  # Weights that a script writes, `refresh` gives to the job.
+
+    def _check_weights(self) -> None:
+        pass  # As there.
 
     # --- Weights --------------------------------------------------------------------------------------------------------
 

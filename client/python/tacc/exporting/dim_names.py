@@ -60,7 +60,7 @@ class _Names:
     def split_heads(self, node: Node) -> None:
         """reshape(x W^T + b) to [..., heads, head dim], which attention takes: W [heads, head dim, in]."""
         (merged,), result = node.operands, node.results[0]
-        if result.rank != merged.rank + 1 or result.dims[:-2] != merged.dims[:-1] or self._only_user(merged) is not node:
+        if merged.rank == 0 or result.rank != merged.rank + 1 or result.dims[:-2] != merged.dims[:-1] or self._only_user(merged) is not node:
             return
         heads, width = result.dims[-2:]
         if not isinstance(heads, int) or heads == 1 or heads * width != merged.dims[-1] or (name := self._heads_name(result)) is None:

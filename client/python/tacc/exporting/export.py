@@ -17,6 +17,7 @@ from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, is_fixed, text
 from tacc.exporting.forward import ForwardWithLoss, Loss, LossWithModel, with_batched_experts, without_cache
+from tacc.exporting.functions import check_hooks
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word
 from tacc.exporting.limits import limits_of_inputs
@@ -37,7 +38,7 @@ from tacc.exporting.samples import ignorable_targets, made_by, samples_meet
 from tacc.exporting.source import without_prefix
 from tacc.exporting.splitting import adds_up
 from tacc.exporting.tokens import next_token_loss, token_example
-from tacc.exporting.trace import trace
+from tacc.exporting.trace import WHAT_TO_DO, trace
 from tacc.exporting.weighted_rows import ROW_WEIGHTS
 from tacc.exporting.weights import init_of, write_safetensors
 
@@ -96,6 +97,7 @@ def export_graph(
         if loss is not None:
             raise InputError("tokens= and loss= exclude one another: the loss of token data is that of the next token")
         example, loss = token_example(example, tokens), next_token_loss
+    check_hooks(model)
     names = {} if tokens is None else {tokens: "tokens", "targets": "targets"}
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
@@ -142,7 +144,10 @@ def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: 
         try:
             return _Exporter(model, example, loss, **options).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
-            notes.append(f"the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
+            where = f"{error.source}: " if error.source else ""
+            if error.of_values:
+                raise ExportError(f"{where}the model computes a size or a number, {error}: {WHAT_TO_DO}") from error
+            notes.append(f"{where}the model computes a size, {error}, that a graph cannot say for any {'length' if any_length else 'number of samples'}")
     raise ExportError(notes[-1])
 
 
@@ -270,7 +275,7 @@ class _Exporter:
         name_dims(g)
         g.drop_unused()
         g.move_params()
-        self._keep_params(g.nodes_of(loss, count))
+        self._keep_params(g.nodes_of(loss, with_gradient=True))
         self._changed = list(changed)
         self._samples_meet = samples_meet(value for _, value in outputs[2:])
         self._targets = sorted(ignorable_targets(loss, count))

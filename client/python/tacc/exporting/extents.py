@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sympy
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 BATCH, SEQUENCE = sympy.symbols("B S", integer=True, positive=True)
 
@@ -13,7 +14,17 @@ Extent = Any
 
 
 class InexpressibleError(Exception):
-    """A size depends on B or S in a way that the text form cannot say, as B // 2."""
+    """A size depends on B or S in a way that the text form cannot say, as B // 2.
+
+    Attributes:
+        of_values: It, or a number in place of it, depends on the values of tensors.
+        source: The line of the model, if it is known.
+    """
+
+    def __init__(self, what: str, *, of_values: bool = False, source: str = ""):
+        super().__init__(what)
+        self.of_values = of_values
+        self.source = source
 
 
 def simplified(extent: Extent) -> Extent:
@@ -76,5 +87,7 @@ class Extents:
             return size
         expression = size.node.expr if hasattr(size, "node") else size
         if unnamed := [s for s in expression.free_symbols if s not in self._meaning]:
-            raise InexpressibleError(f"{expression} ({unnamed[0]} is no size of an input)")
+            of_values = any(symbol_is_type(s, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)) for s in unnamed)
+            why = "depends on the values of tensors" if of_values else "is no size of an input"
+            raise InexpressibleError(f"{expression} ({unnamed[0]} {why})", of_values=of_values)
         return simplified(expression.subs(self._meaning))

@@ -122,22 +122,25 @@ class Graph:
         count = self._names[hint] = self._names.get(hint, 0) + 1
         return hint if count == 1 else f"{hint}.{count - 1}"
 
-    def nodes_of(self, *values: Value) -> set[Node]:
-        """The nodes that make these values, and all that those are made of."""
+    def nodes_of(self, *values: Value, with_gradient: bool = False) -> set[Node]:
+        """The nodes that make these values, and all that those are made of; those alone that have a gradient of the values, or all."""
         found: set[Node] = set()
         stack = [v.node for v in values]
         while stack:
             if (node := stack.pop()) not in found:
                 found.add(node)
-                stack += [v.node for v in node.operands]
+                if not (with_gradient and node.op == "stop_gradient"):
+                    stack += [v.node for v in node.operands if v.is_floating or not with_gradient]
         return found
 
     def drop_unused(self) -> None:
-        """Removes nodes that no output needs. Inputs stay: whoever sends batches knows them."""
+        """Removes nodes that no output needs. Inputs stay: whoever sends batches knows them; and buffers that are written and not read."""
         needed: set[int] = set()
         kept = []
+        written = {node.symbol.removeprefix("buffer:") for node in self.nodes if node.op == "output" and node.symbol.startswith("buffer:")}
         for node in reversed(self.nodes):
-            if node.results and node.op != "input" and not any(id(v) in needed for v in node.results):
+            is_written = node.op == "param" and node.symbol in written
+            if node.results and node.op != "input" and not is_written and not any(id(v) in needed for v in node.results):
                 continue
             needed.update(id(v) for v in node.operands)
             kept.append(node)
@@ -152,7 +155,7 @@ class Graph:
                 continue
             ordered += [leaf for v in node.operands if (leaf := leaves.pop(id(v), None)) is not None]
             ordered.append(node)
-        self.nodes = ordered
+        self.nodes = [*leaves.values(), *ordered]
 
     def text(self) -> str:
         return "tacc.graph 1\n" + "".join(node.text() + "\n" for node in self.nodes)

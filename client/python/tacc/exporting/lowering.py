@@ -10,7 +10,7 @@ import torch
 
 from tacc.exporting.aten import RefusedError, add_aten_node
 from tacc.exporting.builder import Builder
-from tacc.exporting.extents import BATCH, Extent, Extents
+from tacc.exporting.extents import BATCH, Extent, Extents, InexpressibleError
 from tacc.exporting.graph_text import Value
 from tacc.exporting.limits import Limit, Lookup
 from tacc.exporting.results import Unmapped
@@ -57,7 +57,11 @@ class Lowering(Builder):
             if node.op == "placeholder":
                 self._values[node] = leaf(node)
             elif node.op == "call_function":
-                self._values[node] = self._call(node)
+                try:
+                    self._values[node] = self._call(node)
+                except InexpressibleError as error:
+                    error.source = error.source or self.source
+                    raise
             elif node.op == "output":
                 return [self._argument(a) for a in node.args[0]]
         return []
@@ -69,6 +73,8 @@ class Lowering(Builder):
         if node.target is operator.getitem:
             made = self._values[node.args[0]]
             return None if made is None else made[node.args[1]]
+        if any(isinstance(n.meta.get("val"), torch.Tensor) and self._values[n] is None for n in node.all_input_nodes):
+            return self._stand_in(node)  # It works on what a refused op makes.
         args = tuple(self._argument(a) for a in node.args)
         kwargs = {key: self._argument(a) for key, a in node.kwargs.items()}
         try:
@@ -92,6 +98,8 @@ class Lowering(Builder):
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
             value = argument.meta.get("val")
+            if isinstance(value, (torch.SymFloat, torch.SymBool)):
+                raise InexpressibleError(f"{value} (a number that depends on the values of tensors)", of_values=True, source=source_line(argument))
             if isinstance(value, (int, float, bool, torch.SymInt)):
                 return self.extents.of(value) if not isinstance(value, float) else value
             return self._values[argument]

@@ -15,11 +15,12 @@ from tacc.errors import InputError
 from tacc.exporting.decompose import decompose
 from tacc.exporting.example import Example
 from tacc.exporting.forward import ForwardWithLoss
+from tacc.exporting.functions import Functions
 from tacc.exporting.recurrent import split_layers
 from tacc.exporting.results import ExportError
 from tacc.exporting.source import innermost
 
-_WHAT_TO_DO = (
+WHAT_TO_DO = (
     "a graph is one computation for every batch: what depends on the values of tensors must be computed by tensors (torch.where, a mask) and not by "
     "`if`, `while`, `.item()`, or indexing with a mask"
 )
@@ -44,7 +45,7 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
         warnings.simplefilter("ignore")
         try:
             with redirect_stderr(StringIO()):  # Of what it cannot trace it prints the whole graph.
-                program = torch.export.export(module, (tensors,), dynamic_shapes=(shapes,), strict=False)
+                program = _program(module, tensors, shapes)
         except InputError:
             raise
         except Exception as error:
@@ -61,6 +62,15 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
     return program
 
 
+def _program(module: ForwardWithLoss, tensors: dict[str, torch.Tensor], shapes: dict[str, Any]) -> torch.export.ExportedProgram:
+    functions = Functions()
+    while True:
+        with functions.traced():
+            program = torch.export.export(module, (tensors,), dynamic_shapes=(shapes,), strict=False)
+        if not functions.judge():
+            return program
+
+
 def _drop_checks(graph: torch.fx.Graph) -> None:
     """Removes checks of what export has found already; they would keep alive what they look at."""
     for node in reversed(graph.nodes):
@@ -74,7 +84,7 @@ def _explained(error: Exception) -> str:
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     kind = type(error).__name__
     data_dependent = "data-dependent" in str(error).lower() or "GuardOnDataDependent" in kind or "item()" in str(error)
-    advice = f"; {_WHAT_TO_DO}" if data_dependent else ""
+    advice = f"; {WHAT_TO_DO}" if data_dependent else ""
     return f"{line + ': ' if line else ''}torch.export cannot trace this: {said}{advice}"
 
 
