@@ -723,6 +723,46 @@ def test_a_cycle_of_the_learning_rate_alone():
         expect_same(want, got, plain, model)
 
 
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.inner(x))
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer(), Perceptron()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_classes_of_layers_are_those_of_the_module():
+    """TorchAcc's scripts name them; a graph has none."""
+    def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(outputs, batch[1])
+
+    def train(config: dict[str, Any]) -> tuple[list[float], Any]:
+        module = made(Layers)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        with tacc.accelerate(module, config=config, loss=loss) as model:
+            losses = [model.step(*batch).loss for batch in pairs()]
+            assert optimizer.param_groups[0]["lr"] == 0.1
+            return losses, model._model.graph.description.units
+
+    fsdp = {"size": 2}
+    want, units = train({"dist": {"fsdp": fsdp}})
+    with pytest.warns(tacc.ConfigNote, match=r"wrap_layer_cls: FSDP gathers the weights of an exported model layer by layer, as layers.0, whatever"):
+        got, _ = train({"dist": {"fsdp": {**fsdp, "wrap_layer_cls": {"Layer"}}}, "memory": {"gc": True, "gc_cls": {"Layer"}}})
+    assert got == want and units == ["layers.0", "layers.1", "layers.2"]
+
+
 def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():
     model = tacc.accelerate(made(Classifier), config=ONE, keep_seconds=2.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

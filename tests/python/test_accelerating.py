@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import tacc
 import torch
+from tacc.accelerating.layer_classes import without_classes
 from tacc.accelerating.optimizers import Groups
+from tacc.exporting.export import export_graph
 from torch import nn
 
 
@@ -31,6 +33,53 @@ class Layers(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+UNITS = ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_graph_says_its_units():
+    graph = export_graph(Layers(), torch.randn(2, 4), loss=lambda outputs, batch: outputs.square().mean())
+    assert graph.description.units == UNITS
+
+
+@pytest.mark.parametrize(
+    ("classes", "count"), [("Layer", 2), ({"Layer"}, 2), (["Layer", "Last"], None), ("Linear", 2), ("Layers", None)]
+)
+def test_classes_that_compute_again_become_the_number_of_first_layers(classes, count):
+    memory = without_classes(Layers(), UNITS, {"memory": {"gc": True, "gc_cls": classes}})["memory"]
+    assert memory == ({"gc": True} if count is None else {"gc": True, "gc_cnt": count})
+
+
+def test_a_count_of_layers_stays_where_it_is_less():
+    memory = {"gc": True, "gc_cls": "Layer", "gc_cnt": 1}
+    assert without_classes(Layers(), UNITS, {"memory": memory})["memory"] == {"gc": True, "gc_cnt": 1}
+    assert memory["gc_cls"] == "Layer"
+
+
+def test_classes_that_fsdp_wraps_are_left_out_with_a_note():
+    config = {"dist": {"fsdp": {"size": 2, "wrap_layer_cls": {"Layer"}}}, "name": "n"}
+    with pytest.warns(tacc.ConfigNote, match="wrap_layer_cls: FSDP gathers the weights of an exported model layer by layer, as layers.0, whatever"):
+        assert without_classes(Layers(), UNITS, config) == {"dist": {"fsdp": {"size": 2}}, "name": "n"}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"memory": {"gc": True, "gc_cls": "Last"}}, "layers.0, a Layer, comes before others of Last: name its class too"),
+        ({"memory": {"gc": True, "gc_cls": ["Block"]}}, 'memory.gc_cls: the model has no module of class "Block"; it has Last, Layer, Layers, Linear, Modul'),
+        ({"dist": {"fsdp": {"wrap_layer_cls": ["Block"]}}}, 'wrap_layer_cls: the model has no module of class "Block"'),
+    ],
+    ids=["not the first", "gc", "fsdp"],
+)
+def test_classes_that_cannot_be(config, words):
+    with pytest.raises(tacc.InputError, match=words):
+        without_classes(Layers(), UNITS, config)
+
+
+def test_a_model_without_numbered_layers_has_none_of_a_class():
+    with pytest.raises(tacc.InputError, match=r"no layer of the model has a module of Linear: it has no numbered layers. Leave it out"):
+        without_classes(nn.Sequential(nn.Linear(4, 4)), [], {"memory": {"gc": True, "gc_cls": "Linear"}})
 
 
 def groups_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Groups:

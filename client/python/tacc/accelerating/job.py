@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tacc.accelerating.layer_classes import without_classes
 from tacc.accelerating.optimizers import Groups
 from tacc.accelerating.store import default_folder, inputs_of_outputs, keep, sees_this_machine, upload_model
 from tacc.client import Client, Job
@@ -184,6 +185,7 @@ def graph_of(model: Model, options: Options, client: Client) -> str:
 def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:
     """The job, as a dict of its fields; those of `train` are laid over the config's."""
     config = options.config.to_dict() if isinstance(options.config, Config) else dict(options.config or {})
+    config = without_classes(module, model.graph.description.units, config)
     if config.get("model") or config.get("data"):
         raise InputError("config has the section model or data: an exported model's data is what its batches are; leave them out")
     name = options.name or config.get("name") or re.sub("[^a-z0-9-]+", "-", type(module).__name__.lower()).strip("-") or "model"
