@@ -763,6 +763,19 @@ def test_classes_of_layers_are_those_of_the_module():
     assert got == want and units == ["layers.0", "layers.1", "layers.2"]
 
 
+def test_a_loop_is_told_where_it_begins(capfd, tmp_path):
+    config = {**ONE, "checkpoint": {"dir": str(tmp_path / "run")}}
+    for told in (False, True):
+        module = made(Classifier)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        with tacc.accelerate(module, config=config) as model:
+            model.step(**batches(1)[0])
+            job = model.job.id
+        words = f"tacc: {job} goes on after step 1, with the weights and the optimizer's states of the checkpoint in {tmp_path / 'run'}, not the module's"
+        assert (words in capfd.readouterr().err) is told
+        del optimizer
+
+
 def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():
     model = tacc.accelerate(made(Classifier), config=ONE, keep_seconds=2.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

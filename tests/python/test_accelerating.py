@@ -1,13 +1,17 @@
 """What `tacc.accelerate` decides by itself, without a job."""
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tacc
 import torch
+from tacc.accelerating.job_notes import CheckpointWatch
 from tacc.accelerating.layer_classes import without_classes
 from tacc.accelerating.optimizers import Groups
 from tacc.exporting.export import export_graph
+from tacc.messages import CheckpointFailure
 from torch import nn
 
 
@@ -107,3 +111,28 @@ def test_a_scheduler_of_momentum_is_refused_at_once(make, kind):
         assert list(groups.learning_rates().values()) == [optimizer.param_groups[0]["lr"]]
         optimizer.step()
         of_rates.step()
+
+
+class Full:
+    """A job whose checkpoints fail twice, and then no more."""
+
+    def __init__(self) -> None:
+        failure = CheckpointFailure(since_time=0.0, message="no space left on device")
+        self.left = [failure, failure, None]
+        self.was_asked = threading.Event()
+
+    def status(self) -> Any:
+        failure = self.left.pop(0) if self.left else None
+        if not self.left:
+            self.was_asked.set()
+        return SimpleNamespace(id="full-1", phase="running", checkpoint_failure=failure)
+
+
+def test_checkpoints_that_fail_are_told_once(capfd):
+    job = Full()
+    watch = CheckpointWatch(job, seconds=0.01)
+    assert job.was_asked.wait(10)
+    watch.stop()  # With the last of them said.
+    assert capfd.readouterr().err.splitlines() == [
+        "tacc: full-1: checkpoints fail: no space left on device; it goes on and tries again", "tacc: full-1: checkpoints are written again",
+    ]

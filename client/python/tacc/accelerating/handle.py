@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from tacc.accelerating import clipping, optimizer_states
 from tacc.accelerating.batches import Batches, as_batch, names, takes
 from tacc.accelerating.job import Model, Options, check_lengths, export, start
+from tacc.accelerating.job_notes import CheckpointWatch, say_where_it_begins
 from tacc.accelerating.lengths import Lengths
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
@@ -227,6 +228,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         clipping.take(self.module.parameters(), self)
         self._hook(optimizer)
         _OPEN.add(self)
+        self._watch = CheckpointWatch(self._job)
+        if self._session.step_number > 0:
+            say_where_it_begins(self._job.status(), self._session.step_number)
         states = optimizer_states.taken(optimizer, self.module, 0)
         if states is not None and self._session.step_number == 0:  # Else the job goes on with its own.
             optimizer_states.load(self, states)
@@ -313,6 +317,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
                 self._last_step = session.last_update or self._last_step
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
+            self._watch.stop()
             session.close()  # The client stays: it is the job's.
 
     @property
