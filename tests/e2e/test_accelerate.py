@@ -523,7 +523,7 @@ def test_what_a_loop_may_not_do():
         optimizer.zero_grad()
         with pytest.raises(tacc.InputError, match=r"step\(closure\)"):
             optimizer.step(lambda: 0.0)
-        with pytest.raises(tacc.InputError, match="only lr may change"):
+        with pytest.raises(tacc.InputError, match=r"only lr may change: .* cycle_momentum=False"):
             optimizer.param_groups[0]["momentum"] = 0.5
             model(**batch).loss.backward()
             optimizer.step()
@@ -702,6 +702,78 @@ def test_optimizers_that_a_job_has_not():
     with pytest.raises(tacc.InputError, match="several optimizers have the model's parameters"):
         tacc.accelerate(module, config=ONE)(**batches(1)[0])
     del optimizers
+
+
+def test_a_cycle_of_the_learning_rate_alone():
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=STEPS + 1, cycle_momentum=False)
+        losses = []
+        for batch in batches():
+            out = model(**batch)
+            out["loss"].backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            losses.append(out["loss"].item())
+        return losses
+
+    want, got, plain, model = both(Classifier, loop, config=ONE)
+    with model:
+        expect_same(want, got, plain, model)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.inner(x))
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer(), Perceptron()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_classes_of_layers_are_those_of_the_module():
+    """TorchAcc's scripts name them; a graph has none."""
+    def loss(outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(outputs, batch[1])
+
+    def train(config: dict[str, Any]) -> tuple[list[float], Any]:
+        module = made(Layers)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        with tacc.accelerate(module, config=config, loss=loss) as model:
+            losses = [model.step(*batch).loss for batch in pairs()]
+            assert optimizer.param_groups[0]["lr"] == 0.1
+            return losses, model._model.graph.description.units
+
+    fsdp = {"size": 2}
+    want, units = train({"dist": {"fsdp": fsdp}})
+    with pytest.warns(tacc.ConfigNote, match=r"wrap_layer_cls: FSDP gathers the weights of an exported model layer by layer, as layers.0, whatever"):
+        got, _ = train({"dist": {"fsdp": {**fsdp, "wrap_layer_cls": {"Layer"}}}, "memory": {"gc": True, "gc_cls": {"Layer"}}})
+    assert got == want and units == ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_loop_is_told_where_it_begins(capfd, tmp_path):
+    config = {**ONE, "checkpoint": {"dir": str(tmp_path / "run")}}
+    for told in (False, True):
+        module = made(Classifier)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        with tacc.accelerate(module, config=config) as model:
+            model.step(**batches(1)[0])
+            job = model.job.id
+        words = f"tacc: {job} goes on after step 1, with the weights and the optimizer's states of the checkpoint in {tmp_path / 'run'}, not the module's"
+        assert (words in capfd.readouterr().err) is told
+        del optimizer
 
 
 def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():

@@ -45,7 +45,7 @@ def accelerate(
         dataloader: The loop's loader. It is read ahead (`AsyncLoader`), and returned beside the model.
         config: A `tacc.Config` or a dict: layout, precision, checkpoints, what of `train` is not the optimizer's. Precision is float32 without.
         optimizer: Of torch.optim: AdamW, Adam, SGD, Muon; Lion; Adafactor of transformers. None: the one that is made of the model's parameters before
-            the first forward. Its groups and options are the job's; its learning rates go with each update, so that schedulers work.
+            the first forward. Its groups and options are the job's; its learning rates go with each update, so that schedulers of these work.
         loss: A function of (outputs, batch), of a model that returns none; batches are then whole: `model(source, labels).loss`. Without it the loss may
             be computed in the loop from what the model returns, which costs a second forward, and cannot be for models with dropout or batch norm.
         client: A `tacc.Client`, or an address. None: as `tacc.Client()`.

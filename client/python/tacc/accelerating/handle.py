@@ -21,6 +21,7 @@ from tacc.accelerating import clipping, optimizer_states
 from tacc.accelerating.batches import Batches, as_batch, names, takes
 from tacc.accelerating.changes import Changes, in_evaluation, in_training
 from tacc.accelerating.job import Model, Options, check_lengths, export, start
+from tacc.accelerating.job_notes import CheckpointWatch, say_where_it_begins
 from tacc.accelerating.lengths import Lengths
 from tacc.accelerating.optimizers import Groups, find_optimizer
 from tacc.accelerating.outputs import ModelOutputs, loss_tensor, output_tensors, refusing
@@ -230,6 +231,9 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
             self._changes = Changes(self.module)
         self._hook(optimizer)
         _OPEN.add(self)
+        self._watch = CheckpointWatch(self._job)
+        if self._session.step_number > 0:
+            say_where_it_begins(self._job.status(), self._session.step_number)
         states = optimizer_states.taken(optimizer, self.module, 0)
         if states is not None and self._session.step_number == 0:  # Else the job goes on with its own.
             optimizer_states.load(self, states)
@@ -311,6 +315,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
                 self._last_step = session.last_update or self._last_step
                 self._ended_path = self._job.wait(progress=False).exported_path
         finally:
+            self._watch.stop()
             session.close()  # The client stays: it is the job's.
             if self._model.kept is not None:
                 self._model.kept.close()

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tacc.accelerating.changes import in_evaluation, in_training
+from tacc.accelerating.layer_classes import without_classes
 from tacc.accelerating.optimizers import Groups
 from tacc.accelerating.store import Kept, default_folder, folders_in_use, inputs_of_outputs, keep, sees_this_machine, share_of_disk, upload_model
 from tacc.client import Client, Job
@@ -188,6 +189,7 @@ def graph_of(model: Model, options: Options, client: Client) -> str:
 def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:
     """The job, as a dict of its fields; those of `train` are laid over the config's."""
     config = options.config.to_dict() if isinstance(options.config, Config) else dict(options.config or {})
+    config = without_classes(module, model.graph.description.units, config)
     if config.get("model") or config.get("data"):
         raise InputError("config has the section model or data: an exported model's data is what its batches are; leave them out")
     name = options.name or config.get("name") or re.sub("[^a-z0-9-]+", "-", type(module).__name__.lower()).strip("-") or "model"

@@ -50,6 +50,7 @@ _KNOWN: dict[str, tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]], dict
 }
 
 
+_CONSTANT = "a job keeps them as they are at its first step; of a scheduler, as OneCycleLR or CyclicLR, give cycle_momentum=False"
 _OF_TORCH = ("AdamW", "Adam", "SGD", "Muon")
 
 
@@ -106,6 +107,8 @@ class Groups:
         self.trained = {i for i, name in names.items() if name in trained and name in seen}
         """By id, the parameters that are trained."""
         self._requires_grad = [(name, p, p.requires_grad) for group in optimizer.param_groups for p in group["params"] for name in [names[id(p)]]]
+        if cycled := [i for i, group in enumerate(optimizer.param_groups) if group.get("max_momentum") != group.get("base_momentum")]:
+            raise InputError(f"a scheduler cycles the momentum or betas of the optimizer's group {cycled[0]}: {_CONSTANT}")
         self._hyper = self._options()
 
     def _options(self) -> list[dict[str, Any]]:
@@ -159,5 +162,5 @@ class Groups:
             raise InputError(f"requires_grad of {changed[0]} has changed since the training began; a job trains what it began with. Close it, and accelerate again")
         if (now := self._options()) != self._hyper:
             i = next(i for i, options in enumerate(now) if options != self._hyper[i])
-            raise InputError(f"group {i} of the optimizer has {now[i]} now; the job began with {self._hyper[i]}, and only lr may change")
+            raise InputError(f"group {i} of the optimizer has {now[i]} now; the job began with {self._hyper[i]}, and only lr may change: {_CONSTANT}")
         return {peak: float(group["lr"]) for peak, group, names in zip(self._peaks, self._optimizer.param_groups, self._names) if names}

@@ -19,7 +19,7 @@ from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError,
 from tacc.exporting.forward import ForwardWithLoss, Loss, LossWithModel, with_batched_experts, without_cache
 from tacc.exporting.functions import check_hooks
 from tacc.exporting.fused import split_fused
-from tacc.exporting.graph_text import Node, Value, Word
+from tacc.exporting.graph_text import Node, Value, Word, units_of
 from tacc.exporting.limits import limits_of_inputs
 from tacc.exporting.losses import sum_and_count
 from tacc.exporting.lowering import Lowering
@@ -374,6 +374,7 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
         splittable=made.splittable,
         samples_meet=made.samples_meet,
         targets=made.targets,
+        units=units_of(made.lowering.nodes),
         notes=notes,
         coverage=coverage_of(made.lowering, batch=max(example.batch_size, 2), sequence=example.seq_len or 1),
     )

@@ -89,6 +89,16 @@ def _attr(value: Any) -> str:
     return text(value)
 
 
+def units_of(nodes: Iterable[Node]) -> list[str]:
+    """The paths of the nodes' modules up to their first number, in order, as import finds them."""
+    units: dict[str, None] = {}
+    for node in nodes:
+        parts = node.module.split(".")
+        if (end := next((i for i, part in enumerate(parts) if part.isdecimal()), None)) is not None:
+            units[".".join(parts[: end + 1])] = None
+    return list(units)
+
+
 class Graph:
     """The nodes, in order."""
 

@@ -106,6 +106,8 @@ class Exported:
         any_length: Whether a sample may have any number of tokens.
         splittable: Whether the loss of a batch follows from those of its parts, as a mean over samples or targets does. If not, a step is one micro-batch.
         samples_meet: Whether what the model returns of a sample depends on the other samples, in evaluation too.
+        units: Of the graph's nodes, the module paths up to the first number, as `layers.0`, in order: the layers whose weights FSDP gathers
+            together, and whose activations `memory.gc` drops.
         targets: Inputs whose samples do not count in the loss where they are -100; none, if the loss has more than cross-entropies of them.
         notes: What the user should know, a sentence or two each.
         coverage: Which part of the computation are ops of the graph.
@@ -126,5 +128,6 @@ class Exported:
     splittable: bool
     samples_meet: bool
     targets: list[str]
+    units: list[str]
     notes: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
