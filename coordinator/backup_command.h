@@ -10,8 +10,9 @@
 
 namespace tacc::coordinator {
 
-// If the command line asks for it, `*command` does it and gives the text for standard output.
-void AddBackupCommand(const std::string& state_dir, CLI::App* app,
+// If the command line asks for it, `*command` does it and gives the text for standard output. `state_dir`: of the
+// application's own --state-dir, which may stand before the subcommand or behind it; read when the command runs.
+void AddBackupCommand(const std::string* state_dir, CLI::App* app,
                       std::function<absl::StatusOr<std::string>()>* command);
 
 }  // namespace tacc::coordinator

@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1 << 20));
   app.require_subcommand(0, 1);
   std::function<absl::StatusOr<std::string>()> command;
-  tacc::coordinator::AddBackupCommand(options.state_dir, &app, &command);
+  tacc::coordinator::AddBackupCommand(&options.state_dir, &app, &command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

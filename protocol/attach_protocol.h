@@ -5,9 +5,8 @@
 
 namespace tacc::protocol {
 
-// 1: before there were numbers. 2: both say a number.
-// Of a new one: what has changed is told apart by what Registered says that both speak, and what only the one before
-// the last had is deleted.
+// 1: before there were numbers. 2: both say a number. Whoever adds one keeps the behaviour of the one before for a peer
+// that speaks only that (`Registered.protocol` is the older of the two), and deletes what only still older ones had.
 inline constexpr int kAttachProtocol = 2;
 
 // Whether two that speak `one` and `other`, and each the protocol before, understand each other.

@@ -98,9 +98,11 @@ absl::Status Copy(sqlite3* from, const std::string& from_path, const std::string
 absl::Status CopyWhole(sqlite3* from, const std::string& from_path, const std::string& to) {
   const std::string part = absl::StrCat(to, ".part-", getpid());
   unlink(part.c_str());
-  const mode_t mask = umask(0077);  // What is in it is the coordinator's own.
+  // A new file, which nobody else reads: what is in it is the coordinator's own.
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return absl::FailedPreconditionError(absl::StrCat("cannot write ", part, ": ", strerror(errno)));
+  close(fd);
   absl::Status status = Copy(from, from_path, part);
-  umask(mask);
   if (status.ok() && rename(part.c_str(), to.c_str()) != 0)
     status = absl::FailedPreconditionError(absl::StrCat("cannot write ", to, ": ", strerror(errno)));
   if (!status.ok()) unlink(part.c_str());

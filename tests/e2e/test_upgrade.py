@@ -42,7 +42,7 @@ def test_upgrade_machine_by_machine(tmp_path):
         copy = tmp_path / "backup.db"
         backup = [BUILD / "tacc-coordinator", "backup", "--state-dir", tmp_path / "cluster/coordinator", "--out", copy]
         assert "wrote" in subprocess.run(backup, check=True, capture_output=True, text=True).stdout
-        again = subprocess.run(backup, capture_output=True, text=True)
+        again = subprocess.run([backup[0], *backup[2:4], backup[1], *backup[4:]], capture_output=True, text=True)  # The folder before the command.
         assert again.returncode == 2 and again.stderr == f"error: {copy} is there already\n"
 
         before = ranks(cluster)

@@ -18,8 +18,14 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bare_ranks import Training
+
+if TYPE_CHECKING:  # Imported where a family is packed, with all that they import.
+    from cases import Case
+    from references import TransformersModel
+    from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = ("tacc-rank", "libtacc_cuda.so", "tacc-gpu-tests", "tacc-gpu-device-tests", "tacc-gpu-collectives")
@@ -169,7 +175,7 @@ class Packer:
             self.pack_family(name, chosen, exports=name != family)
         return names
 
-    def pack_family(self, name: str, chosen: "Case", *, exports: bool) -> None:  # noqa: F821 (of tests/parity)
+    def pack_family(self, name: str, chosen: "Case", *, exports: bool) -> None:
         from references import build, save
         from training import INIT_SCALE, LEARNING_RATE, NUM_STEPS, SEED, batches, plan_request, pretrained, reference_run, write_data
         from training_options_test import FP16_CASES
@@ -216,7 +222,7 @@ class Packer:
         shutil.copy(ROOT / "machine/device_peaks.h", self.out / "machine")
 
 
-def export(module: "TransformersModel", tokens: "Tensor", folder: Path) -> None:  # noqa: F821 (of tests/parity, of torch)
+def export(module: "TransformersModel", tokens: "Tensor", folder: Path) -> None:
     """The reference as a graph that trains on data folders, with its weights."""
     import tacc
 
