@@ -609,8 +609,10 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         exported, own = self._model.graph.description, self.module.state_dict()
         if changed := [n for n in exported.frozen if n in state_dict and n in own and not torch.equal(own[n], state_dict[n].to(own[n].dtype))]:
             raise InputError(f"{changed[0]} is frozen, and the ranks have it as it was when the training began: load it before the first forward")
-        result = self.module.load_state_dict(state_dict, strict=strict, assign=assign)
-        self._changes.note_tensors(state_dict)
+        try:
+            result = self.module.load_state_dict(state_dict, strict=strict, assign=assign)
+        finally:  # Also of one that fails, and has written some.
+            self._changes.note_tensors(state_dict)
         sources = {name: exported.aliases.get(name, name) for name in state_dict}
         known = {*exported.parameters, *exported.buffers} - set(exported.frozen)
         self._load({f"weights/{source}": state_dict[name] for name, source in sources.items() if source in known})
