@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -120,9 +121,13 @@ std::string Troubles(const Membership& members) {
 std::string NeedsWorkers(const Membership& members, int world) {
   const int needed = std::max(world, 1);
   int free = 0, attached = 0;
+  std::set<std::string> holders;
   for (const auto& [name, worker] : members.workers()) {
     free += worker.Free() ? 1 : 0;
     attached += worker.Attached() ? 1 : 0;
+    if (!worker.Usable()) continue;
+    if (!worker.reserved.empty()) holders.insert(worker.reserved);
+    for (const RankKey& rank : worker.held) holders.insert(std::get<0>(rank));
   }
   std::string text = absl::StrCat("needs ", Workers(needed), free >= needed ? " of one kind, " : ", ", free, " free");
   if (attached == 0) {
@@ -130,6 +135,7 @@ std::string NeedsWorkers(const Membership& members, int world) {
   } else if (attached < needed) {
     absl::StrAppend(&text, " (", attached, " attached)");
   }
+  if (free < needed && !holders.empty()) absl::StrAppend(&text, "; taken by ", absl::StrJoin(holders, ", "));
   return absl::StrCat(text, Troubles(members));
 }
 

@@ -26,7 +26,8 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
 // none.
 std::string Troubles(const Membership& members);
 
-// Why a job of `world` ranks (0: unknown, taken as 1) does not run, for people: "needs 4 workers, 1 free (2 attached)".
+// Why a job of `world` ranks (0: unknown, taken as 1) does not run, for people: "needs 4 workers, 1 free (2 attached);
+// taken by tiny-1".
 std::string NeedsWorkers(const Membership& members, int world);
 
 // Whether a program compiled for job.compile.device may run on `device`.
