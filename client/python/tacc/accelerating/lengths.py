@@ -109,17 +109,21 @@ class Lengths:
 def _moved_constants(module: torch.nn.Module) -> Iterator[None]:
     """Other values, as training will give them, to parameters that are all one number: what a gate of 0 multiplies is not seen."""
     random = torch.Generator().manual_seed(0)
-    found = [p for p in module.parameters() if p.is_floating_point() and p.numel() > 0 and bool((p == p.reshape(-1)[0]).all())]
-    before = [p.data for p in found]
+    moved = {id(p): _moved(p, random) for p in module.parameters() if p.is_floating_point() and p.numel() > 0 and bool((p == p.reshape(-1)[0]).all())}
+    places = [(m, key, p) for m in module.modules() for key, p in m._parameters.items() if id(p) in moved]
     try:
-        for p in found:
-            noise = torch.rand((2, *p.shape), generator=random).to(p.device, p.dtype)
-            in_place_of_0 = (0.5 + noise[0]) * torch.where(noise[1] < 0.5, -1, 1) / (p.shape[-1] if p.dim() > 1 else 1) ** 0.5
-            p.data = torch.where(p.data == 0, in_place_of_0, p.data * (0.75 + noise[0] / 2))
+        for m, key, p in places:
+            setattr(m, key, moved[id(p)])
         yield
     finally:
-        for p, data in zip(found, before):
-            p.data = data
+        for m, key, p in places:
+            setattr(m, key, p)
+
+
+def _moved(p: torch.Tensor, random: torch.Generator) -> torch.nn.Parameter:
+    noise = torch.rand((2, *p.shape), generator=random).to(p.device, p.dtype)
+    in_place_of_0 = (0.5 + noise[0]) * torch.where(noise[1] < 0.5, -1, 1) / (p.shape[-1] if p.dim() > 1 else 1) ** 0.5
+    return torch.nn.Parameter(torch.where(p.detach() == 0, in_place_of_0, p.detach() * (0.75 + noise[0] / 2)), requires_grad=False)
 
 
 def _value(given: GraphInput, token: int) -> float | None:
