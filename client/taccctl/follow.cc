@@ -56,7 +56,7 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
   request.set_job(job.id());
   request.set_cursor(options.cursor);
   Backoff backoff;
-  bool away = false, has_trained = false;
+  bool away = false, has_trained = false, knows_max_steps = job.max_steps() > 0;
   int seen = client->interrupts_seen();
   using Answer = FollowOptions::Answer;
   std::function<Answer()> question;  // The last one, to ask again.
@@ -75,9 +75,10 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
       backoff.Reset();
       request.set_cursor(item.cursor());
       has_trained = has_trained || item.has_step();
-      if (item.has_step() && progress.max_steps() == 0) {
+      if (item.has_step() && !knows_max_steps) {
         const absl::StatusOr<v1::Job> planned = client->Get(job.id());
         if (planned.ok()) progress.SetMaxSteps(planned->max_steps());
+        knows_max_steps = planned.ok();
       }
       progress.Take(item);
     });

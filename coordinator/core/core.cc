@@ -179,10 +179,14 @@ absl::Status Core::MayAccept(const SubmitJob& submit) const {
   if (queue_.size() >= kMaxOpenJobs)
     return absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit"));
   for (const auto& [number, id] : queue_) {
-    if (CheckpointDir(jobs_.at(id)) != submit.spec.checkpoint().dir()) continue;
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(),
-                                                      " is used by job ", id,
-                                                      ", which has not ended; cancel it or give another folder"));
+    const JobState& job = jobs_.at(id);
+    if (CheckpointDir(job) != submit.spec.checkpoint().dir()) continue;
+    const char* waits = job.spec.data().has_client()
+                            ? "; it waits for its client (data.client.wait_seconds), also for one whose process is gone"
+                            : "";
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ", id,
+                     ", which has not ended; cancel it or give another folder", waits));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #include "coordinator/core/job_state.h"
 
+#include "coordinator/core/view.h"
 #include "gtest/gtest.h"
 
 namespace tacc::coordinator {
@@ -23,6 +24,18 @@ TEST(Summary, TheStageIsTheCoordinateOnThePipelinesAxis) {
   }
   EXPECT_EQ(stages, "000111 010101 00110011 ");
   EXPECT_EQ(Parse(R"({"world": 2, "mesh": {"dp": 2}, "axes": ["dp"]})").StageOf(1), 0);
+}
+
+TEST(ViewJob, AClientThatEndsWhenItLikesWantsNoNumberOfSteps) {
+  JobState job;
+  job.step = 9;
+  job.spec.mutable_data()->mutable_client();
+  job.spec.mutable_train()->set_max_steps(1'000'000'000);
+  EXPECT_EQ(ViewJob(job).max_steps(), 0);
+  EXPECT_EQ(ViewJob(job).percent(), 0);
+  job.spec.mutable_train()->set_max_steps(20);
+  EXPECT_EQ(ViewJob(job).max_steps(), 20);
+  EXPECT_EQ(ViewJob(job).percent(), 45);
 }
 
 }  // namespace

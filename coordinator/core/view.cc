@@ -8,6 +8,8 @@
 namespace tacc::coordinator {
 namespace {
 
+// A client that ends when it likes asks for so many steps (tacc.accelerate).
+constexpr int64_t kOpenEndedSteps = 1'000'000'000;
 constexpr char kLooking[] = "workers look at the job's paths";
 
 double Median(std::vector<double> values) {
@@ -69,6 +71,8 @@ std::string ReasonOf(const JobState& job) {
   }
 }
 
+bool IsOpenEnded(const JobState& job) { return job.spec.data().has_client() && job.MaxSteps() >= kOpenEndedSteps; }
+
 }  // namespace
 
 v1::Job ViewJob(const JobState& job) {
@@ -80,7 +84,8 @@ v1::Job ViewJob(const JobState& job) {
   view.set_reason(ReasonOf(job));
   *view.mutable_spec() = job.spec;
   view.set_step(job.step);
-  view.set_max_steps(job.MaxSteps());
+  // As many steps as the client makes are none that are known.
+  view.set_max_steps(IsOpenEnded(job) ? 0 : job.MaxSteps());
   if (view.max_steps() > 0) view.set_percent(std::min(100.0, 100.0 * static_cast<double>(job.step) / view.max_steps()));
   if (job.last_step.has_value()) *view.mutable_last_step() = *job.last_step;
   if (job.last_eval.has_value()) *view.mutable_last_eval() = *job.last_eval;
@@ -103,7 +108,7 @@ v1::Job ViewJob(const JobState& job) {
     *view.mutable_measured() = Measure(attempt);
     view.mutable_measured()->mutable_attention()->Assign(job.attention.begin(), job.attention.end());
     view.mutable_measured()->mutable_products()->Assign(job.products.begin(), job.products.end());
-    if (job.Phase() == v1::PHASE_RUNNING && !attempt.recent.empty()) {
+    if (job.Phase() == v1::PHASE_RUNNING && !attempt.recent.empty() && !IsOpenEnded(job)) {
       view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - job.step)) *
                            view.measured().step_seconds());
     }

@@ -20,7 +20,6 @@ class Progress {
 
   // Of a job whose steps were not known before it was planned; 0: still not known.
   void SetMaxSteps(int64_t max_steps) { max_steps_ = max_steps; }
-  int64_t max_steps() const { return max_steps_; }
 
   // One item of Watch. JSON: one line each. Text: events and evaluations as lines; steps in the progress line, or
   // without a terminal as a line at most every five seconds, and the last step.
