@@ -1,6 +1,7 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <set>
@@ -12,7 +13,7 @@
 namespace tacc::coordinator {
 namespace {
 
-constexpr size_t kMaxNames = 3;  // Of workers in a message.
+constexpr size_t kMaxNames = 3;  // Of workers or of jobs in a message.
 
 using FlopsMap = google::protobuf::Map<std::string, double>;
 
@@ -51,6 +52,14 @@ std::vector<const Worker*> ByMachine(const std::vector<const Worker*>& workers) 
   std::vector<const Worker*> sorted;
   for (const std::string& name : order) sorted.insert(sorted.end(), machines[name].begin(), machines[name].end());
   return sorted;
+}
+
+// "a, b, c and 7 more".
+template <typename Names>
+std::string FirstNames(const Names& names) {
+  const size_t count = std::min(names.size(), kMaxNames), more = names.size() - count;
+  return absl::StrCat(absl::StrJoin(names.begin(), std::next(names.begin(), static_cast<ptrdiff_t>(count)), ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
 }  // namespace
@@ -109,11 +118,8 @@ std::string Troubles(const Membership& members) {
     if (!worker.trouble.empty()) absl::StrAppend(&text, "; ", name, ": ", worker.trouble);
     if (!worker.outdated.empty()) outdated[worker.outdated].push_back(name);
   }
-  for (auto& [why, names] : outdated) {
-    const size_t more = names.size() > kMaxNames ? names.size() - kMaxNames : 0;
-    names.resize(names.size() - more);
-    absl::StrAppend(&text, "; ", absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "", ": ",
-                    why);
+  for (const auto& [why, names] : outdated) {
+    absl::StrAppend(&text, "; ", FirstNames(names), ": ", why);
   }
   return text;
 }
@@ -135,7 +141,7 @@ std::string NeedsWorkers(const Membership& members, int world) {
   } else if (attached < needed) {
     absl::StrAppend(&text, " (", attached, " attached)");
   }
-  if (free < needed && !holders.empty()) absl::StrAppend(&text, "; taken by ", absl::StrJoin(holders, ", "));
+  if (free < needed && !holders.empty()) absl::StrAppend(&text, "; taken by ", FirstNames(holders));
   return absl::StrCat(text, Troubles(members));
 }
 

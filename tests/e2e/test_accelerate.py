@@ -771,6 +771,7 @@ def test_a_loop_is_told_where_it_begins(capfd, tmp_path):
         with tacc.accelerate(module, config=config) as model:
             model.step(**batches(1)[0])
             job = model.job.id
+            assert model.job.status().max_steps == 0, "a loop ends when it likes"
         words = f"tacc: {job} goes on after step 1, with the weights and the optimizer's states of the checkpoint in {tmp_path / 'run'}, not the module's"
         assert (words in capfd.readouterr().err) is told
         del optimizer
