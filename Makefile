@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 
-.PHONY: help setup build everything install test retest quickstart bench soak lint tidy sanitize format clean
+.PHONY: help setup build everything install test retest quickstart bench soak lint tidy sanitize fuzz format clean
 
 help: ## this list
 	@echo 'make TARGET [JOBS=N]   N compile jobs at a time, here $(JOBS)'
@@ -40,6 +40,7 @@ test: everything ## all tests, as CI runs them
 	  cd $(BUILD); cat parity/*.txt matrix/*.txt capture_plan.txt || code=1; \
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
 	  $(CURDIR)/scripts/sanitize quick || code=1; \
+	  $(CURDIR)/scripts/fuzz quick || code=1; \
 	  $(CURDIR)/scripts/tidy quick || code=1; \
 	  grep 'tests passed' ctest.log; exit $$code
 
@@ -84,6 +85,9 @@ tidy: setup ## run clang-tidy over all C++ files, of which make lint takes some,
 
 sanitize: setup ## run the unit tests under AddressSanitizer, UBSan and ThreadSanitizer
 	@scripts/sanitize
+
+fuzz: setup ## run each fuzz target for a minute, by clang, two at a time
+	@scripts/fuzz quick
 
 format: setup ## mend it
 	@git ls-files '*.cc' '*.h' '*.cu' | xargs .venv/bin/clang-format -i

@@ -30,6 +30,8 @@ function(tacc_links_torch target result)
   get_target_property(known ${target} TACC_LINKS_TORCH)
   if(known STREQUAL "known-NOTFOUND")
     set(known OFF)
+    # What is being looked at counts as known: libraries from outside link one another in circles.
+    set_target_properties(${target} PROPERTIES TACC_LINKS_TORCH OFF)
     foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
       get_target_property(libraries ${target} ${property})
       foreach(library IN LISTS libraries)

@@ -11,7 +11,8 @@ void AddBackupCommand(const std::string* state_dir, CLI::App* app,
                       std::function<absl::StatusOr<std::string>()>* command) {
   auto out = std::make_shared<std::string>();
   CLI::App* backup = app->add_subcommand(
-      "backup", "Copy the coordinator's jobs, events and metrics as they are at one moment, also while it runs");
+      "backup",
+      "Copy jobs, events and metrics of the coordinator of --state-dir as they are at one moment, also while it runs");
   backup->fallthrough();
   backup->add_option("--out", *out, "File to write, which is not there yet")->required();
   backup->callback([state_dir, out, command] {

@@ -1,4 +1,5 @@
 // tacc-coordinator: takes jobs, compiles them, drives workers.
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -13,15 +14,21 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "confinement/confine.h"
 #include "coordinator/backup_command.h"
+#include "coordinator/init_command.h"
+#include "coordinator/kubernetes/token_review.h"
 #include "coordinator/service/server.h"
 #include "failpoint/failpoint.h"
+#include "machine/core_files.h"
 #include "machine/exit_code.h"
 #include "machine/machine.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace {
+
+constexpr int kMappedBytes = 64 << 10;
 
 int Fail(const std::string& message, int code) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
@@ -33,6 +40,14 @@ std::string DefaultStateDir() {
   if (state != nullptr && state[0] == '/') return std::string(state) + "/tacc/coordinator";
   const char* home = std::getenv("HOME");
   return std::string(home != nullptr ? home : "/var/lib") + "/.local/state/tacc/coordinator";
+}
+
+absl::StatusOr<std::shared_ptr<tacc::identity::TokenReviewer>> ReadReviewer(const std::string& path,
+                                                                            const std::string& tls_dir) {
+  if (tls_dir.empty()) return absl::InvalidArgumentError("tokens go over TLS alone; give --tls-dir");
+  const auto tokens = tacc::coordinator::ReadKubernetesTokens(path);
+  if (!tokens.ok()) return tokens.status();
+  return tacc::coordinator::MakeTokenReviewer(*tokens);
 }
 
 // What ends the process: a signal, the end of the parent, a client's Shutdown, or a failure.
@@ -73,6 +88,11 @@ class StopRequest {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tacc::KeepStandardStreams();
+  tacc::LeaveNoCoreFiles();
+  // Fixed, for glibc would raise it with the blocks that are freed: what connections and calls have held goes back to
+  // the system, instead of being kept for ever in pieces, and a flood leaves half as much behind.
+  mallopt(M_MMAP_THRESHOLD, kMappedBytes);
   // gRPC's own log would only repeat, in its own words, what is said in ours.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   spdlog::set_default_logger(spdlog::stderr_color_mt("coordinator"));
@@ -87,8 +107,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tacc-coordinator ") + TACC_VERSION);
   app.add_option(
          "--listen", options.listen,
-         "HOST:PORT for clients and workers; port 0 takes a free one. 0.0.0.0 is all IPv4 addresses of the machine, "
-         "[::] all of IPv4 and IPv6")
+         "HOST:PORT for clients and workers, with --tls-dir or --insecure; port 0 takes a free one. 0.0.0.0 is "
+         "all IPv4 addresses of the machine, [::] all of IPv4 and IPv6. Or unix:PATH, a socket for processes of "
+         "this machine's same user alone, in a folder that only that user may enter")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "Where jobs and metrics are kept")->capture_default_str();
   app.add_option("--job-number-file", options.job_number_file,
@@ -96,7 +117,29 @@ int main(int argc, char** argv) {
                  "directory keeps ids from coming back when that is removed (default: job-number in it)");
   app.add_option("--metrics-listen", options.metrics_listen,
                  "HOST:PORT for /metrics, /healthz and /readyz; none by default");
-  app.add_flag("--insecure", insecure, "Allow addresses that other machines can reach; traffic is not encrypted");
+  CLI::Option* tls = app.add_option(
+      "--tls-dir", options.tls_dir,
+      "Folder of a server's certificate, as `tacc-coordinator init` makes one: clients and workers need one "
+      "each, and all traffic with them is encrypted");
+  app.add_option("--max-calls-per-second", options.call_limits.calls_per_second,
+                 "Calls a second of one certificate's or token's holder, on average over ten seconds; more are refused")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 1e6))
+      ->needs(tls);
+  app.add_option("--max-streams", options.call_limits.max_open,
+                 "Calls of one certificate's or token's holder that are open at the same time, as each worker has one; "
+                 "more are "
+                 "refused")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000))
+      ->needs(tls);
+  std::string kubernetes_tokens;
+  app.add_option("--kubernetes-tokens", kubernetes_tokens,
+                 "File (YAML) that says which service accounts of a Kubernetes cluster may call by their tokens "
+                 "(docs/roles.md); with --tls-dir");
+  app.add_flag("--insecure", insecure,
+               "Allow a port without --tls-dir, at which whoever reaches it can run jobs, and metrics that other "
+               "machines can reach");
   app.add_option("--collective-timeout", options.collective_timeout_seconds,
                  "Seconds without progress after which an attempt is a hang")
       ->capture_default_str()
@@ -111,6 +154,11 @@ int main(int argc, char** argv) {
          "checkpoints stay)")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
+  app.add_option(
+         "--allow-path", options.allow_paths,
+         "Folder in which files of jobs may be that are read to plan and compile them: models, graphs, data. May "
+         "be given several times; default: wherever this process's user may read")
+      ->allow_extra_args(false);
   std::string max_uploads;
   app.add_option(
       "--max-uploads", max_uploads,
@@ -121,6 +169,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   std::function<absl::StatusOr<std::string>()> command;
   tacc::coordinator::AddBackupCommand(&options.state_dir, &app, &command);
+  tacc::coordinator::AddInitCommand(&app, &command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -141,12 +190,25 @@ int main(int argc, char** argv) {
     options.max_upload_bytes = *bytes;
   }
 
+  const absl::StatusOr<std::vector<std::string>> roots = tacc::RootsOfFlag("--allow-path", options.allow_paths);
+  if (!roots.ok()) return Fail(std::string(roots.status().message()), tacc::kExitBadInput);
+  options.allow_paths = *roots;
+  const std::string warning = tacc::Warning({tacc::AllowedPaths(*roots, {}), std::nullopt});
+  if (!warning.empty()) spdlog::warn("{}", warning);
+
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return Fail("cannot read /proc/self/exe: " + error.message(), 1);
   options.plan_binary = self.parent_path() / "tacc-plan";
   options.data_binary = self.parent_path() / "tacc-data";
   options.state_dir = std::filesystem::absolute(options.state_dir);
+  if (!options.tls_dir.empty()) options.tls_dir = std::filesystem::absolute(options.tls_dir);
+  if (!kubernetes_tokens.empty()) {
+    auto reviewer = ReadReviewer(kubernetes_tokens, options.tls_dir);
+    if (!reviewer.ok())
+      return Fail("--kubernetes-tokens: " + std::string(reviewer.status().message()), tacc::kExitBadInput);
+    options.token_reviewer = *std::move(reviewer);
+  }
   options.max_open_files = tacc::RaiseOpenFilesLimit();
 
   auto failpoints = tacc::Failpoints::FromEnvironment();

@@ -73,7 +73,11 @@ prefix. Fields marked *optional*, and sections, are left out when they are not s
 
 class ErrorCollector : public google::protobuf::compiler::MultiFileErrorCollector {
  public:
-  void AddError(const std::string& file, int line, int column, const std::string& message) override {
+  // As older and newer releases of Protocol Buffers call it: each has one of the two, so that neither is an override.
+  void AddError(const std::string& file, int line, int column, const std::string& message) {
+    RecordError(file, line, column, message);
+  }
+  void RecordError(absl::string_view file, int line, int column, absl::string_view message) {
     absl::StrAppend(&errors_, errors_.empty() ? "" : "\n", file, ":", line + 1, ":", column + 1, ": ", message);
   }
   const std::string& errors() const { return errors_; }
@@ -81,6 +85,11 @@ class ErrorCollector : public google::protobuf::compiler::MultiFileErrorCollecto
  private:
   std::string errors_;
 };
+
+// The path of a field below `path`.
+std::string Join(const std::string& path, const FieldDescriptor& field) {
+  return path.empty() ? std::string(field.name()) : absl::StrCat(path, ".", field.name());
+}
 
 // The schema under a folder, with its comments.
 struct Schema {
@@ -126,7 +135,7 @@ class Writer {
     if (descriptor.GetSourceLocation(&location)) text = location.leading_comments;
     text = absl::StrReplaceAll(text, {{"\n", " "}});
     absl::RemoveExtraAsciiWhitespace(&text);
-    if (text.empty()) uncommented_.push_back(descriptor.full_name());
+    if (text.empty()) uncommented_.emplace_back(descriptor.full_name());
     return text;
   }
 
@@ -157,7 +166,7 @@ class Writer {
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor* field = type.field(i);
       const Descriptor* section = SectionOf(*field);
-      if (section != nullptr) Section(*section, path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
+      if (section != nullptr) Section(*section, Join(path, *field));
     }
   }
 
@@ -178,7 +187,7 @@ class Writer {
     const v1::FieldRule& rule = field.options().GetExtension(v1::rule);
     if (SectionOf(field) != nullptr) {
       // The anchor of a heading drops dots and backticks.
-      const std::string section = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());
+      const std::string section = Join(path, field);
       return absl::StrCat(field.is_map() ? "map of names to " : "", "[section", field.is_map() ? "s" : "", "](#",
                           absl::StrReplaceAll(section, {{".", ""}}), ")");
     }

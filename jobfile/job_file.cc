@@ -37,8 +37,8 @@ using google::protobuf::Reflection;
 
 constexpr size_t kMaxDiagnostics = 100;
 
-std::string Join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : absl::StrCat(path, ".", name);
+std::string Join(absl::string_view path, absl::string_view name) {
+  return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
 }
 
 // Text of the user's on one line, not too long for a message.
@@ -52,7 +52,7 @@ std::string Quoted(const std::string& text) { return absl::StrCat("\"", Cut(text
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
   std::vector<std::string> names;
-  for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+  for (int i = 0; i < type.field_count(); ++i) names.emplace_back(type.field(i)->name());
   return names;
 }
 
@@ -395,11 +395,13 @@ class Reader {
 
   // Whether something was already said about this field, a section it is in, or a field in it.
   bool Failed(const std::string& field) const {
-    for (const std::string& failed : failed_) {
-      if (failed == field || absl::StartsWith(field, failed + ".") || absl::StartsWith(failed, field + "."))
-        return true;
+    const std::string inside = field + ".";
+    const auto first = failed_.lower_bound(inside);
+    if (first != failed_.end() && absl::StartsWith(*first, inside)) return true;
+    for (std::string path = field;; path.resize(path.rfind('.'))) {
+      if (failed_.count(path) > 0) return true;
+      if (path.find('.') == std::string::npos) return false;
     }
-    return false;
   }
 
   void Validate(const v1::JobSpec& spec) {

@@ -131,6 +131,18 @@ TEST(JobFileTest, OneNameIsAListOfOne) {
             "dist { fsdp { wrap_layer_cls: 'LlamaDecoderLayer' } } checkpoint { dir: '/home/ada/runs/tiny' }");
 }
 
+// A pattern that is compiled for each number takes minutes.
+TEST(JobFileTest, ReadsALongListOfNumbers) {
+  std::string numbers = "0.5";
+  for (int i = 1; i < 40000; ++i) numbers += ",0.5";
+  const auto spec = ParseJobFile(
+      absl::StrReplaceAll(kSixLines,
+                          {{"{max_steps: 100}", absl::StrCat("{max_steps: 100, lr_factors: [", numbers, "]}")}}),
+      "job.yaml", "/home/ada");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->train().lr_factors_size(), 40000);
+}
+
 TEST(JobFileTest, ReadsMapsOfSectionsAndListsOfNumbers) {
   const std::string text =
       absl::StrReplaceAll(kSixLines, {{"{max_steps: 100}",
@@ -171,6 +183,20 @@ TEST(JobFileTest, LimitsSizeAndDepth) {
   std::string many;
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&many, "key", i, ": 1\n");
   EXPECT_THAT(Error(many), HasSubstr("job.yaml: and 904 more"));
+}
+
+// Each error of one list is looked for among all of the other's: a minute, if each is compared with each.
+TEST(JobFileTest, ManyErrorsAreReadInNoTime) {
+  std::string negative = "-1", nested = "[]";
+  for (int i = 1; i < 40000; ++i) {
+    negative += ",-1";
+    nested += ",[]";
+  }
+  const std::string error = Error(absl::StrReplaceAll(
+      kSixLines,
+      {{"{max_steps: 100}", absl::StrCat("{max_steps: 100, lr_factors: [", negative, "], freeze: [", nested, "]}")}}));
+  EXPECT_THAT(error, HasSubstr("train.lr_factors[0] = -1 is too small"));
+  EXPECT_THAT(error, HasSubstr("job.yaml: and 79"));
 }
 
 TEST(JobFileTest, LoadsRelativeToTheFile) {

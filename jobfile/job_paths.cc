@@ -25,7 +25,7 @@ void CheckPaths(const Message& message, const std::string& path, std::vector<std
   const Descriptor& type = *message.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor* field = type.field(i);
-    const std::string name = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
+    const std::string name = path.empty() ? std::string(field->name()) : absl::StrCat(path, ".", field->name());
     if (field->is_repeated() || !message.GetReflection()->HasField(message, field)) continue;
     if (field->message_type() != nullptr) {
       CheckPaths(message.GetReflection()->GetMessage(message, field), name, wrong);

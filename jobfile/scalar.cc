@@ -1,5 +1,6 @@
 #include "jobfile/scalar.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -23,12 +24,19 @@ std::string Shown(const std::string& text) {
   return escaped.size() > kMaxShownBytes ? absl::StrCat(escaped.substr(0, kMaxShownBytes), "...") : escaped;
 }
 
-bool Matches(const std::string& text, const std::regex& pattern) {
+template <size_t kSize>
+struct Pattern {
+  consteval Pattern(const char (&literal)[kSize]) { std::copy_n(literal, kSize, text); }  // NOLINT: implicit
+  char text[kSize];
+};
+
+template <Pattern kPattern>
+bool Matches(const std::string& text) {
+  // It takes a millisecond to make, and a list has many scalars.
+  static const std::regex pattern(kPattern.text);
   // std::regex recurses with the length of the text.
   return text.size() <= kMaxShownBytes && std::regex_match(text, pattern);
 }
-
-bool Matches(const std::string& text, const char* pattern) { return Matches(text, std::regex(pattern)); }
 
 // What YAML 1.1 and 1.2 readers take for a boolean.
 std::optional<bool> BooleanWord(const std::string& text) {
@@ -39,16 +47,13 @@ std::optional<bool> BooleanWord(const std::string& text) {
   return std::nullopt;
 }
 
-// These two are asked of every text of a list, and a pattern takes a millisecond to make.
 bool LooksLikeNumber(const std::string& text) {
-  static const std::regex kNumber(
-      "[-+]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|([0-9][0-9_]*)?\\.?[0-9_]*([eE][-+]?[0-9]+)?)");
-  return text.find_first_of("0123456789") != std::string::npos && Matches(text, kNumber);
+  return text.find_first_of("0123456789") != std::string::npos &&
+         Matches<"[-+]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|([0-9][0-9_]*)?\\.?[0-9_]*([eE][-+]?[0-9]+)?)">(text);
 }
 
 bool LooksLikeInfOrNan(const std::string& text) {
-  static const std::regex kInfOrNan("[-+]?\\.?(inf|nan|infinity)");
-  return Matches(absl::AsciiStrToLower(text), kInfOrNan);
+  return Matches<"[-+]?\\.?(inf|nan|infinity)">(absl::AsciiStrToLower(text));
 }
 
 absl::Status Wrong(const std::string& name, const YamlNode& node, const std::string& why) {
@@ -68,12 +73,12 @@ absl::Status CheckNumber(const YamlNode& node, const std::string& name, const st
                                                    LooksLikeNumber(text) ? "; remove the quotes" : ""));
   }
   if (LooksLikeInfOrNan(text)) return Wrong(name, node, " is not finite; give a finite number");
-  if (Matches(text, "[-+]?0[xX][0-9a-fA-F]{1,8}")) {
+  if (Matches<"[-+]?0[xX][0-9a-fA-F]{1,8}">(text)) {
     return Wrong(name, node, absl::StrCat(" is hexadecimal; write ", std::strtoll(text.c_str(), nullptr, 16)));
   }
-  if (Matches(text, "0o[0-7]{1,10}"))
+  if (Matches<"0o[0-7]{1,10}">(text))
     return Wrong(name, node, absl::StrCat(" is octal; write ", std::strtoll(text.c_str() + 2, nullptr, 8)));
-  if (Matches(text, "-?0[0-9]{1,10}")) {
+  if (Matches<"-?0[0-9]{1,10}">(text)) {
     const std::string octal = text.find_first_of("89") == std::string::npos
                                   ? absl::StrCat(" or ", std::strtoll(text.c_str(), nullptr, 8))
                                   : "";
@@ -81,7 +86,7 @@ absl::Status CheckNumber(const YamlNode& node, const std::string& name, const st
                  absl::StrCat(" has a leading zero, which some read as octal; write ",
                               std::strtoll(text.c_str(), nullptr, 10), octal));
   }
-  if (Matches(text, "[-+]?[0-9][0-9_.]*_[0-9_.]*")) {
+  if (Matches<"[-+]?[0-9][0-9_.]*_[0-9_.]*">(text)) {
     return Wrong(name, node,
                  absl::StrCat(" has underscores; write ", absl::StrReplaceAll(text, {{"_", ""}, {"+", ""}})));
   }
@@ -116,13 +121,13 @@ absl::StatusOr<int32_t> ReadInt32(const YamlNode& node, const std::string& name)
                  is_negative ? absl::StrCat(" is too small; the smallest is ", kMin)
                              : absl::StrCat(" is too large; the largest is ", kMax));
   };
-  if (Matches(text, "-?(0|[1-9][0-9]*)")) {
+  if (Matches<"-?(0|[1-9][0-9]*)">(text)) {
     errno = 0;
     const long long value = std::strtoll(text.c_str(), nullptr, 10);
     if (errno != 0 || value < kMin || value > kMax) return out_of_range(text[0] == '-');
     return static_cast<int32_t>(value);
   }
-  if (Matches(text, "\\+[1-9][0-9]*")) return Wrong(name, node, absl::StrCat(" has a sign; write ", text.substr(1)));
+  if (Matches<"\\+[1-9][0-9]*">(text)) return Wrong(name, node, absl::StrCat(" has a sign; write ", text.substr(1)));
   if (LooksLikeNumber(text)) {
     const double value = std::strtod(text.c_str(), nullptr);
     if (value < kMin || value > kMax) return out_of_range(value < 0);
@@ -138,8 +143,8 @@ absl::StatusOr<double> ReadDouble(const YamlNode& node, const std::string& name)
   const absl::Status checked = CheckNumber(node, name, "a number");
   if (!checked.ok()) return checked;
   const std::string& text = node.text;
-  if (!Matches(text, "-?((0|[1-9][0-9]*)(\\.[0-9]*)?|\\.[0-9]+)([eE][-+]?[0-9]+)?")) {
-    if (Matches(text, "\\+[0-9.][0-9.eE+-]*"))
+  if (!Matches<"-?((0|[1-9][0-9]*)(\\.[0-9]*)?|\\.[0-9]+)([eE][-+]?[0-9]+)?">(text)) {
+    if (Matches<"\\+[0-9.][0-9.eE+-]*">(text))
       return Wrong(name, node, absl::StrCat(" has a sign; write ", text.substr(1)));
     return Wrong(name, node, " is not a number");
   }

@@ -1,11 +1,14 @@
 #include "machine/machine.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <system_error>
@@ -15,6 +18,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
@@ -159,6 +163,12 @@ std::map<int, double> ThreadWaitSeconds(const std::string& root) {
   return waits;
 }
 
+void KeepStandardStreams() {
+  int fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+}
+
 int RaiseOpenFilesLimit() {
   constexpr rlim_t kMost = 1 << 20;  // The kernel's own default for the most; "unlimited" is not taken.
   rlimit limit{};
@@ -193,6 +203,15 @@ absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
     }
   }
   return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size; write it as 4GiB, 500MB or in bytes"));
+}
+
+std::string SizeText(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double size = static_cast<double>(bytes) / 1024;
+  const char* const kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < std::size(kUnits); ++unit) size /= 1024;
+  return absl::StrFormat("%.1f %s", size, kUnits[unit]);
 }
 
 }  // namespace tacc

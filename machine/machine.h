@@ -34,6 +34,10 @@ int64_t ResidentBytes();
 // did, or a cgroup's quota was used up. Empty where the kernel does not say. `root` as for LookAtMachine.
 std::map<int, double> ThreadWaitSeconds(const std::string& root);
 
+// Opens /dev/null where standard input, output or error is closed, so that no file or pipe gets its number: what is
+// printed would go there.
+void KeepStandardStreams();
+
 // Lets this process open as many files at once as it may (the hard limit of `ulimit -n`), and returns how many that
 // are. Its children inherit it: a rank has a connection to each other rank.
 int RaiseOpenFilesLimit();
@@ -45,6 +49,9 @@ inline constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;
 // A size in bytes: "4GiB", "1.5GB", "4096" (KiB, MiB, GiB, TiB; kB, MB, GB, TB; B), at least 1. InvalidArgument
 // otherwise.
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);
+
+// For people: "173.3 MiB", "12 B".
+std::string SizeText(int64_t bytes);
 
 }  // namespace tacc
 

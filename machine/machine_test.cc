@@ -1,12 +1,25 @@
 #include "machine/machine.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace tacc {
 namespace {
+
+TEST(SizeTextTest, HasAUnit) {
+  EXPECT_EQ(SizeText(12), "12 B");
+  EXPECT_EQ(SizeText(1536), "1.5 KiB");
+  EXPECT_EQ(SizeText(int64_t{4} << 30), "4.0 GiB");
+  EXPECT_EQ(SizeText(int64_t{5000} << 40), "5000.0 TiB");
+}
 
 TEST(ParseBytesTest, UnitsAndMistakes) {
   EXPECT_EQ(*ParseBytes("4GiB"), int64_t{4} << 30);
@@ -87,6 +100,23 @@ TEST_F(MachineTest, CpuModel) {
   EXPECT_EQ(LookAtMachine(root_, 1).cpu_model, "unknown CPU");
   Write("proc/cpuinfo", "processor\t: 0\nmodel name\t: AMD EPYC 9B14\n");
   EXPECT_EQ(LookAtMachine(root_, 1).cpu_model, "AMD EPYC 9B14");
+}
+
+TEST(StandardStreamsTest, OnesThatAreClosedAreNoFilesNumbers) {
+  for (const std::vector<int>& closed : std::vector<std::vector<int>>{{}, {STDIN_FILENO}, {STDERR_FILENO}, {0, 1, 2}}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (const int fd : closed) close(fd);
+      KeepStandardStreams();
+      const int file = open("/proc/self/status", O_RDONLY);
+      bool are_open = true;
+      for (int fd = 0; fd <= STDERR_FILENO; ++fd) are_open = are_open && fcntl(fd, F_GETFD) == 0;
+      _exit(file > STDERR_FILENO && are_open ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << closed.size() << " closed";
+  }
 }
 
 TEST(MachineNowTest, IsAMachine) {

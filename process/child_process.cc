@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "machine/clock.h"
+#include "machine/descriptor.h"
 
 extern char** environ;
 
@@ -32,13 +32,13 @@ constexpr int kLifeFd = 3;
 constexpr double kReapSeconds = 60;
 constexpr useconds_t kLookMicroseconds = 10000;
 
-std::vector<std::string> EnvironmentWith(const std::map<std::string, std::string>& changes) {
+std::vector<std::string> EnvironmentOf(const ProcessOptions& options) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (changes.count(text.substr(0, text.find('='))) == 0) result.push_back(text);
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    if (options.environment.count(name) == 0 && (!options.inherits || options.inherits(name))) result.push_back(text);
   }
-  for (const auto& [name, value] : changes) result.push_back(absl::StrCat(name, "=", value));
+  for (const auto& [name, value] : options.environment) result.push_back(absl::StrCat(name, "=", value));
   return result;
 }
 
@@ -49,8 +49,8 @@ std::vector<char*> Pointers(std::vector<std::string>* strings) {
   return pointers;
 }
 
-absl::Status StartError(const std::string& program, int error) {
-  const std::string message = absl::StrCat(program, ": cannot be started: ", strerror(error));
+absl::Status StartError(const std::string& what, int error) {
+  const std::string message = absl::StrCat(what, ": ", strerror(error));
   if (error == ENOENT) return absl::NotFoundError(message);
   if (error == EACCES) return absl::PermissionDeniedError(message);
   return absl::InternalError(message);
@@ -95,44 +95,91 @@ int Open(const ProcessOptions& options, Pipes* pipes) {
   return 0;
 }
 
-// Returns 0 or an errno.
-int Spawn(const ProcessOptions& options, const Pipes& pipes, pid_t* pid) {
-  std::vector<std::string> argv = options.argv, environment = EnvironmentWith(options.environment);
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawnattr_init(&attributes);
-  if (options.input == ProcessOptions::Input::kPipe) {
-    posix_spawn_file_actions_adddup2(&actions, pipes.in.read_end(), STDIN_FILENO);
-  } else {
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+// Opened before there is a child, whose errors could not be told apart.
+struct Files {
+  Descriptor in, err, cgroup;
+};
+
+// Opens what `options` names, and /dev/null.
+absl::StatusOr<Files> OpenFiles(const ProcessOptions& options) {
+  Files files;
+  const auto open_file = [](const std::string& path, int flags, Descriptor* file) {
+    *file = Descriptor(open(path.c_str(), flags | O_CLOEXEC, 0600));
+    return file->is_open() ? absl::OkStatus() : StartError(absl::StrCat(path, ": cannot be opened"), errno);
+  };
+  absl::Status status;
+  if (options.input == ProcessOptions::Input::kEmpty) status.Update(open_file("/dev/null", O_RDONLY, &files.in));
+  if (!options.stderr_path.empty())
+    status.Update(open_file(options.stderr_path, O_WRONLY | O_CREAT | O_APPEND, &files.err));
+  if (!options.cgroup_procs.empty()) status.Update(open_file(options.cgroup_procs, O_WRONLY, &files.cgroup));
+  if (!status.ok()) return status;
+  return files;
+}
+
+// dup2 that leaves no O_CLOEXEC. False, with errno: it cannot.
+bool Give(int from, int to) { return from == to ? fcntl(from, F_SETFD, 0) == 0 : dup2(from, to) == to; }
+
+// All that the child does before it runs the program: system calls alone, since its memory is the parent's.
+struct Birth {
+  int in, out, err;
+  int life;    // -1: none.
+  int cgroup;  // -1: the parent's.
+  bool leads_session;
+  char* const* argv;
+  char* const* environment;
+
+  // Does not return. Why the program does not run, an errno, goes to the pipe `errors`.
+  [[noreturn]] void Do(int errors) const {
+    // Where no descriptor is given that number, until the others have theirs.
+    int moved = fcntl(errors, F_DUPFD_CLOEXEC, kLifeFd + 2);
+    const int error = moved < 0 ? errno : Run(&moved);
+    (void)!write(moved < 0 ? errors : moved, &error, sizeof(error));
+    _exit(127);
   }
-  posix_spawn_file_actions_adddup2(&actions, pipes.out.write_end(), STDOUT_FILENO);
-  if (options.stderr_path.empty()) {
-    posix_spawn_file_actions_adddup2(&actions, pipes.err.write_end(), STDERR_FILENO);
-  } else {
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.stderr_path.c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0644);
+
+ private:
+  int Run(int* errors) const {
+    // Who writes 0 is meant.
+    if (cgroup >= 0 && write(cgroup, "0", 1) != 1) return errno;
+    if (leads_session ? setsid() < 0 : setpgid(0, 0) != 0) return errno;
+    if (!Give(in, STDIN_FILENO) || !Give(out, STDOUT_FILENO) || !Give(err, STDERR_FILENO)) return errno;
+    if (life >= 0 && !Give(life, kLifeFd)) return errno;
+    const int first_free = (life >= 0 ? kLifeFd : STDERR_FILENO) + 1;
+    if (dup3(*errors, first_free, O_CLOEXEC) < 0) return errno;
+    *errors = first_free;
+    closefrom(first_free + 1);
+    struct sigaction by_default = {};
+    by_default.sa_handler = SIG_DFL;
+    for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &by_default, nullptr);  // Some cannot be set.
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    execve(argv[0], argv, environment);
+    return errno;
   }
-  int last_fd = STDERR_FILENO;
-  if (options.lifetime == Lifetime::kWithParent) {
-    posix_spawn_file_actions_adddup2(&actions, pipes.life.read_end(), kLifeFd);
-    argv.insert(argv.end(), {"--exit-with-parent-fd", absl::StrCat(kLifeFd)});
-    last_fd = kLifeFd;
-  }
-  posix_spawn_file_actions_addclosefrom_np(&actions, last_fd + 1);
-  sigset_t none, all;
-  sigemptyset(&none);
+};
+
+// Returns 0 or an errno. Not posix_spawn, which cannot choose a cgroup before glibc 2.39.
+int Spawn(const Birth& birth, pid_t* pid) {
+  Pipe errors;
+  if (const int error = errors.Open(); error != 0) return error;
+  // No handler of this process may run in the child.
+  sigset_t all, before;
   sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  const int group = options.lifetime == Lifetime::kDetached ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP;
-  posix_spawnattr_setflags(&attributes, static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | group));
-  const int error =
-      posix_spawn(pid, argv[0].c_str(), &actions, &attributes, Pointers(&argv).data(), Pointers(&environment).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  *pid = vfork();
+  if (*pid == 0) birth.Do(errors.write_end());
+  int error = *pid < 0 ? errno : 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (*pid < 0) return error;
+  close(errors.ReleaseWriteEnd());
+  // Its end closes as the program begins to run.
+  ssize_t num_read;
+  while ((num_read = read(errors.read_end(), &error, sizeof(error))) < 0 && errno == EINTR) {
+  }
+  if (num_read <= 0) return 0;
+  while (waitpid(*pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
   return error;
 }
 
@@ -143,11 +190,27 @@ std::string ProcessEnd::Text() const {
 }
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessOptions& options) {
+  std::vector<std::string> argv = options.argv, environment = EnvironmentOf(options);
+  if (options.lifetime == Lifetime::kWithParent)
+    argv.insert(argv.end(), {"--exit-with-parent-fd", absl::StrCat(kLifeFd)});
+  const std::vector<char*> argv_pointers = Pointers(&argv), environment_pointers = Pointers(&environment);
+  const absl::StatusOr<Files> files = OpenFiles(options);
+  if (!files.ok()) return files.status();
   Pipes pipes;
   pid_t pid = -1;
   int error = Open(options, &pipes);
-  if (error == 0) error = Spawn(options, pipes, &pid);
-  if (error != 0) return StartError(options.argv[0], error);
+  if (error == 0) {
+    error = Spawn({.in = files->in.is_open() ? files->in.get() : pipes.in.read_end(),
+                   .out = pipes.out.write_end(),
+                   .err = files->err.is_open() ? files->err.get() : pipes.err.write_end(),
+                   .life = pipes.life.read_end(),
+                   .cgroup = files->cgroup.get(),
+                   .leads_session = options.lifetime == Lifetime::kDetached,
+                   .argv = argv_pointers.data(),
+                   .environment = environment_pointers.data()},
+                  &pid);
+  }
+  if (error != 0) return StartError(absl::StrCat(options.argv[0], ": cannot be started"), error);
   std::unique_ptr<ChildProcess> child(new ChildProcess(options.lifetime, pid));
   child->stdin_ = pipes.in.ReleaseWriteEnd();
   child->stdout_ = pipes.out.ReleaseReadEnd();
@@ -178,6 +241,21 @@ ChildProcess::~ChildProcess() {
   for (const int fd : {stdin_, stdout_, stderr_, life_}) {
     if (fd >= 0) close(fd);
   }
+}
+
+ChildProcess::Held ChildProcess::Release() {
+  is_abandoned_ = true;
+  return {pid_, std::exchange(stdin_, -1), std::exchange(stdout_, -1), std::exchange(stderr_, -1),
+          std::move(unwritten_)};
+}
+
+std::unique_ptr<ChildProcess> ChildProcess::TakeOver(Held held) {
+  std::unique_ptr<ChildProcess> child(new ChildProcess(Lifetime::kOwned, held.pid));
+  child->stdin_ = held.stdin_fd;
+  child->stdout_ = held.stdout_fd;
+  child->stderr_ = held.stderr_fd;
+  child->unwritten_ = std::move(held.unwritten);
+  return child;
 }
 
 void ChildProcess::WriteLine(const std::string& line) {

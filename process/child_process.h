@@ -1,16 +1,18 @@
-// Child processes. A child gets this process's environment and nothing else of it: no descriptors, no blocked or
-// handled signals.
+// Child processes. A child gets this process's environment, or a part of it, and nothing else of it: no descriptors, no
+// blocked or handled signals.
 #ifndef TACC_PROCESS_CHILD_PROCESS_H_
 #define TACC_PROCESS_CHILD_PROCESS_H_
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 
 namespace tacc {
@@ -25,7 +27,9 @@ struct ProcessEnd {
 
 struct ProcessOptions {
   std::vector<std::string> argv;  // argv[0] is the path of the program.
-  // Set on top of this process's environment.
+  // Which variables of this process's environment the child gets; empty: all.
+  std::function<bool(absl::string_view name)> inherits = {};
+  // Set on top of those.
   std::map<std::string, std::string> environment = {};
   enum class Input {
     kPipe,
@@ -33,6 +37,9 @@ struct ProcessOptions {
   } input = Input::kPipe;
   // stderr is appended to this file, which is made if it is missing. Empty: a pipe.
   std::string stderr_path = {};
+  // Of a cgroup, the path of its file cgroup.procs: the child is in it before it runs the program. Empty: in this
+  // process's.
+  std::string cgroup_procs = {};
   enum class Lifetime {
     kOwned,       // Destroying the object kills and reaps the child.
     kWithParent,  // The same; the child is given `--exit-with-parent-fd N` and ends when this process does, however.
@@ -44,7 +51,7 @@ struct ProcessOptions {
 // there is no pipe, and once it is closed. SIGPIPE must be ignored by who writes.
 class ChildProcess {
  public:
-  // NotFound, PermissionDenied or Internal name the program.
+  // NotFound, PermissionDenied or Internal name the program, or what else cannot be opened.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ProcessOptions& options);
   virtual ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -79,6 +86,19 @@ class ChildProcess {
   absl::optional<ProcessEnd> WaitForEnd(double seconds);
   // It was killed and does not end: destroying the object does not wait for it.
   void Abandon() { is_abandoned_ = true; }
+
+  // A child of lifetime kOwned that is not reaped, as another object can take it over: in this process, also after an
+  // execve in it, if the descriptors stay open there.
+  struct Held {
+    pid_t pid = -1;
+    int stdin_fd = -1;
+    int stdout_fd = -1;
+    int stderr_fd = -1;
+    std::string unwritten;  // What waits for the pipe.
+  };
+  // Gives it up with its descriptors; this object does nothing more to it.
+  Held Release();
+  static std::unique_ptr<ChildProcess> TakeOver(Held held);
 
  protected:
   // Takes over the child; `other` has none.

@@ -1,14 +1,20 @@
 #include "process/child_process.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc {
 namespace {
@@ -51,6 +57,18 @@ TEST(ChildProcessTest, PipesEnvironmentAndExitCode) {
   EXPECT_EQ(outcome.err, "err\n");
   EXPECT_EQ(outcome.end.exit_code, 7);
   EXPECT_EQ(outcome.end.signal, 0);
+}
+
+TEST(ChildProcessTest, InheritsTheVariablesThatItMay) {
+  setenv("TACC_KEPT", "1", 1);
+  setenv("TACC_SECRET", "1", 1);
+  auto child = ChildProcess::Start({.argv = {"/bin/sh", "-c", "echo $TACC_KEPT,$TACC_SECRET,$TACC_SET"},
+                                    .inherits = [](absl::string_view name) { return name == "TACC_KEPT"; },
+                                    .environment = {{"TACC_SET", "2"}}});
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(Finish(child->get()).out, "1,,2\n");
+  unsetenv("TACC_KEPT");
+  unsetenv("TACC_SECRET");
 }
 
 TEST(ChildProcessTest, ClosingStdinIsSeenAndAClosedStdinIsHarmless) {
@@ -114,6 +132,62 @@ TEST(ChildProcessTest, AMissingProgramIsNamed) {
   const auto child = ChildProcess::Start({.argv = {"/nonexistent/tacc-rank"}});
   EXPECT_EQ(child.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(child.status().message()), HasSubstr("/nonexistent/tacc-rank: cannot be started"));
+}
+
+TEST(ChildProcessTest, AFileThatCannotBeOpenedIsNamed) {
+  for (const auto& [options, path] : std::vector<std::pair<ProcessOptions, std::string>>{
+           {{.argv = {"/bin/true"}, .stderr_path = "/nonexistent/log"}, "/nonexistent/log"},
+           {{.argv = {"/bin/true"}, .cgroup_procs = "/nonexistent/cgroup.procs"}, "/nonexistent/cgroup.procs"}}) {
+    const auto child = ChildProcess::Start(options);
+    EXPECT_EQ(child.status().code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(child.status().message()), HasSubstr(path));
+  }
+}
+
+TEST(ChildProcessTest, OneWithoutADescriptorForItsErrorsDoesNotStart) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {100, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> all;
+  for (int fd; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.push_back(fd);
+  // Three pipes of the child's and that of its errors.
+  for (int i = 0; i < 8; ++i, all.pop_back()) close(all.back());
+  const auto child = ChildProcess::Start({.argv = {"/bin/true"}});
+  for (const int fd : all) close(fd);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_THAT(std::string(child.status().message()), HasSubstr("/bin/true: cannot be started: Too many open files"));
+}
+
+TEST(ChildProcessTest, JoinsACgroupBeforeItRunsTheProgram) {
+  TestDirectory directory;
+  const std::string procs = directory.File("cgroup.procs");
+  TestDirectory::Write(procs, "");
+  auto child = ChildProcess::Start({.argv = {"/bin/cat", procs}, .cgroup_procs = procs});
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(Finish(child->get()).out, "0");
+}
+
+TEST(ChildProcessTest, OneThatMayNotJoinItsCgroupDoesNotStart) {
+  auto child = ChildProcess::Start({.argv = {"/bin/true"}, .cgroup_procs = "/dev/full"});
+  EXPECT_THAT(std::string(child.status().message()), HasSubstr("/bin/true: cannot be started: No space left"));
+}
+
+TEST(ChildProcessTest, AnotherObjectTakesItOver) {
+  auto child = Shell("echo one; read line; echo got $line; exit 7");
+  ASSERT_TRUE(child.ok()) << child.status();
+  const pid_t pid = (*child)->pid();
+  ChildProcess::Held held = (*child)->Release();
+  child->reset();
+  auto second = ChildProcess::TakeOver(std::move(held));
+  EXPECT_EQ(second->pid(), pid);
+  second->WriteLine("words");
+  const absl::optional<ProcessEnd> end = second->WaitForEnd(10);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->exit_code, 7);
+  std::string out;
+  second->ReadStdout(&out);
+  EXPECT_EQ(out, "one\ngot words\n");
 }
 
 TEST(ChildProcessTest, DestroyingItKillsAndReaps) {

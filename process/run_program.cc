@@ -17,7 +17,7 @@ constexpr int kPollMilliseconds = 20;
 // Once both streams have ended, so has the program, almost.
 constexpr int kEndingMilliseconds = 1;
 
-// Set from outside, a moment after the start: posix_spawn has no limits of its own.
+// Set from outside, a moment after the start.
 void Limit(pid_t pid, const RunLimits& limits) {
   const auto memory_bytes = static_cast<rlim_t>(limits.memory_bytes);
   const rlimit memory{memory_bytes, memory_bytes};

@@ -58,6 +58,16 @@ TEST(RunProgramTest, LimitsMemory) {
   EXPECT_EQ(result->out.find("200000000"), std::string::npos);
 }
 
+TEST(RunProgramTest, LimitsCpuTimeAndCoreFiles) {
+  RunLimits limits;
+  limits.seconds = 7.5;
+  limits.memory_bytes = int64_t{1} << 30;
+  // As above. The kernel keeps to them also when nobody watches the clock any more.
+  auto result = Shell("sleep 0.3; ulimit -S -t; ulimit -H -t; ulimit -S -c; ulimit -H -c", limits, kNoCancel);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->out, "9\n10\n0\n0\n");
+}
+
 TEST(RunProgramTest, LimitsOutput) {
   RunLimits limits;
   limits.output_bytes = 1000;

@@ -29,6 +29,8 @@ struct StartedEvent {
 struct ListeningEvent {
   static constexpr char kName[] = "listening";
   int port = 0;
+  std::string file;    // In place of a port, for ranks of this machine.
+  std::string secret;  // Of this attempt's ranks alone.
 };
 struct ReadyEvent {
   static constexpr char kName[] = "ready";
@@ -116,7 +118,9 @@ template <>
 inline constexpr auto kEventFields<StartedEvent> =
     std::make_tuple(EventField{"pid", &StartedEvent::pid}, EventField{"version", &StartedEvent::version});
 template <>
-inline constexpr auto kEventFields<ListeningEvent> = std::make_tuple(EventField{"port", &ListeningEvent::port});
+inline constexpr auto kEventFields<ListeningEvent> = std::make_tuple(
+    EventField{"port", &ListeningEvent::port}, EventField{"file", &ListeningEvent::file, Presence::kSparse},
+    EventField{"secret", &ListeningEvent::secret, Presence::kSparse});
 template <>
 inline constexpr auto kEventFields<ReadyEvent> = std::make_tuple(
     EventField{"step", &ReadyEvent::step}, EventField{"resumed_from", &ReadyEvent::resumed_from, Presence::kDefaulted},

@@ -29,6 +29,7 @@ struct StartFile {
   std::string device;
   int64_t memory_bytes = 0;
   std::string advertise;
+  std::string local_folder;
   std::string program;
 
   std::string model_dir;
@@ -96,6 +97,9 @@ inline constexpr auto kStartFields = std::make_tuple(
           "the memory that the rank may use"},
     Field{"advertise", &StartFile::advertise, Source::kDaemon, Presence::kRequired, Range::kAny,
           "the address at which other ranks reach this one"},
+    Field{"local_folder", &StartFile::local_folder, Source::kDaemon, Presence::kSparse, Range::kAny,
+          "of a daemon whose coordinator has a Unix socket: a folder of its user alone, where the rank puts the socket "
+          "for its client, and rank 0 the file by which the ranks find one another; empty: both are TCP ports"},
     Field{"program", &StartFile::program, Source::kDaemon, Presence::kRequired, Range::kAny,
           "path of the program's text"},
     Field{"model_dir", &StartFile::model_dir, Source::kCoordinator, Presence::kRequired, Range::kAny,

@@ -124,7 +124,7 @@ class Ranks:
             event = json.loads(line)
             if event["event"] == "listening":
                 for other in self.processes[1:]:
-                    other.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}) + "\n")
+                    other.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"], "secret": event["secret"]}) + "\n")
                     other.stdin.flush()
             yield event
             if event["event"] == "failed":

@@ -18,9 +18,9 @@ struct CancelOptions {
 };
 
 int Cancel(const CancelOptions& options, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::Job> job =
       client.Cancel(options.job, options.now ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT);
   if (!job.ok()) return Fail(job.status(), &context);

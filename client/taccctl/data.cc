@@ -42,9 +42,9 @@ absl::StatusOr<Order> FindOrder(const JobArgument& argument, const GlobalOptions
   }
   if (!argument.sets.empty())
     return absl::InvalidArgumentError(absl::StrCat("--set is of a job file; \"", name, "\" is the name of a job"));
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return address.status();
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return endpoint.status();
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::Job> job = client.Get(name);
   if (!job.ok()) return job.status();
   Order order = OrderOf(job->spec());

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/taccctl/follow.h"
+#include "client/taccctl/local/socket_address.h"
 #include "client/taccctl/session/coordinator_client.h"
 #include "client/taccctl/session/exit_code.h"
 #include "client/taccctl/session/up_state.h"
@@ -89,6 +90,7 @@ int Down(const GlobalOptions& global, Context& context) {
   // Workers end their ranks; the coordinator hears of it.
   StopProcesses(workers);
   StopProcesses(others);
+  RemoveSocketFolder(state->address);
   std::error_code error;
   std::filesystem::remove_all(directory, error);
   // The folders above, when nothing else is in them.

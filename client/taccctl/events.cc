@@ -14,9 +14,9 @@ namespace tacc::client {
 namespace {
 
 int Events(const std::string& job, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   v1::WatchRequest request;
   request.set_job(job);
   request.set_no_follow(true);

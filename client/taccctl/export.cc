@@ -31,9 +31,9 @@ struct Source {
 };
 
 absl::StatusOr<Source> FromJob(const ExportOptions& options, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return address.status();
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return endpoint.status();
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::Job> job = client.Get(options.source);
   if (!job.ok()) return job.status();
   if (job->checkpoints().empty())

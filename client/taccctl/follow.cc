@@ -107,8 +107,8 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
     }
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
     if (!away)
-      progress.Note(
-          absl::StrCat("the coordinator at ", client->address(), " is away; the job goes on, trying to reconnect"));
+      progress.Note(absl::StrCat("the coordinator at ", client->endpoint().address,
+                                 " is away; the job goes on, trying to reconnect"));
     away = true;
     context->interrupt.WaitFor(backoff.Next(), seen);
   }

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_split.h"
@@ -84,13 +85,28 @@ TEST_F(TaccctlTest, ACancelledJobStandsWhereItsReasonSays) {
   EXPECT_EQ(err_, "tiny-1 was cancelled: stopped at step 16, last checkpoint step-16.a3\n");
 }
 
-// With scripts for the processes: the coordinator is the fake one.
-TEST_F(TaccctlTest, AnInterruptBeforeTheFirstStepSpeaksOfNoCheckpoint) {
-  const std::string until_parent_ends = "cat <&3 >/dev/null\n";
-  WriteTool("tacc-coordinator", "echo listening " + server_.address() + "\n" + until_parent_ends);
-  WriteTool("tacc-worker", until_parent_ends);
-  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
-  WriteFile("m/config.json", "{}");
+// With scripts for the processes of --local: the coordinator is the fake one, by a link in its socket's place.
+class LocalTest : public TaccctlTest {
+ protected:
+  LocalTest() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
+    builder.RegisterService(&server_);
+    at_socket_ = builder.BuildAndStart();
+    const std::string until_parent_ends = "cat <&3 >/dev/null\n";
+    WriteTool("tacc-coordinator", "while [ \"$1\" != --listen ]; do shift; done\nln -s " + socket_ +
+                                      " \"${2#unix:}\"\necho listening \"$2\"\n" + until_parent_ends);
+    WriteTool("tacc-worker", until_parent_ends);
+    for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+    WriteFile("m/config.json", "{}");
+  }
+
+ private:
+  const std::string socket_ = directory_ + ".sock";
+  std::unique_ptr<grpc::Server> at_socket_;
+};
+
+TEST_F(LocalTest, AnInterruptBeforeTheFirstStepSpeaksOfNoCheckpoint) {
   server_.submit = [this](const v1::SubmitRequest&, v1::SubmitResponse* response) {
     *response->mutable_job() = job_;
     return grpc::Status::OK;
@@ -115,11 +131,7 @@ TEST_F(TaccctlTest, AnInterruptBeforeTheFirstStepSpeaksOfNoCheckpoint) {
 }
 
 // The stream lasts, so nothing but the wish itself asks again.
-TEST_F(TaccctlTest, AWishToStopThatWasNotHeardIsToldAgain) {
-  WriteTool("tacc-coordinator", "echo listening " + server_.address() + "\ncat <&3 >/dev/null\n");
-  WriteTool("tacc-worker", "cat <&3 >/dev/null\n");
-  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
-  WriteFile("m/config.json", "{}");
+TEST_F(LocalTest, AWishToStopThatWasNotHeardIsToldAgain) {
   server_.submit = [this](const v1::SubmitRequest&, v1::SubmitResponse* response) {
     *response->mutable_job() = job_;
     return grpc::Status::OK;

@@ -15,9 +15,9 @@ namespace tacc::client {
 namespace {
 
 int Get(const std::string& name, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::Job> job = client.Get(name);
   if (!job.ok()) return Fail(job.status(), &context);
   if (global.form == OutputForm::kJson) {

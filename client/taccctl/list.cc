@@ -1,5 +1,8 @@
 // taccctl list: the jobs, newest first.
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/taccctl/follow.h"
@@ -29,11 +32,15 @@ std::string ShortReason(const std::string& reason) {
 }
 
 int List(int limit, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<std::vector<v1::Job>> jobs = client.List(limit);
   if (!jobs.ok()) return Fail(jobs.status(), &context);
+  const bool have_projects =
+      std::any_of(jobs->begin(), jobs->end(), [](const v1::Job& job) { return !job.project().empty(); });
+  std::vector<std::string> head = {"JOB", "PHASE", "STEPS", "LOSS", "ETA", "SUBMITTED", "REASON"};
+  if (have_projects) head.insert(head.begin() + 1, "PROJECT");
   std::vector<std::vector<std::string>> rows;
   for (const v1::Job& job : *jobs) {
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(job));
@@ -41,9 +48,9 @@ int List(int limit, const GlobalOptions& global, Context& context) {
                     job.has_last_step() ? FormatNumber(job.last_step().loss(), 5) : "-",
                     job.has_eta_seconds() ? FormatDuration(job.eta_seconds()) : "-", FormatTime(job.submitted_time()),
                     ShortReason(job.reason())});
+    if (have_projects) rows.back().insert(rows.back().begin() + 1, job.project().empty() ? "-" : job.project());
   }
-  if (global.form == OutputForm::kTable)
-    PrintTable({"JOB", "PHASE", "STEPS", "LOSS", "ETA", "SUBMITTED", "REASON"}, rows, context.out);
+  if (global.form == OutputForm::kTable) PrintTable(head, rows, context.out);
   return kExitOk;
 }
 

@@ -21,10 +21,10 @@ struct LogsOptions {
 };
 
 int Logs(const LogsOptions& options, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
   context.end_with_reader();
-  CoordinatorClient client(*address, &context.interrupt);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   v1::LogsRequest request;
   request.set_job(options.job);
   if (options.rank >= 0) request.set_rank(options.rank);
@@ -65,7 +65,8 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
     // Where a tail began cannot be found again by counting.
     if (!absl::IsUnavailable(status) || !connected || !options.follow || options.tail > 0)
       return Fail(status, &context);
-    if (!away) context.err << "the coordinator at " << client.address() << " is away; trying to reconnect" << std::endl;
+    if (!away)
+      context.err << "the coordinator at " << client.endpoint().address << " is away; trying to reconnect" << std::endl;
     away = true;
     context.interrupt.WaitFor(backoff.Next(), seen);
   }

@@ -12,6 +12,7 @@
 #include "client/taccctl/taccctl.h"
 #include "machine/clock.h"
 #include "machine/exit_code.h"
+#include "machine/machine.h"
 
 extern char** environ;
 
@@ -47,6 +48,7 @@ void EndWithReader() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tacc::KeepStandardStreams();
   // Signals are taken by one thread; blocked before any other thread exists. A reader that went away is an error of the
   // stream, not of the process.
   signal(SIGPIPE, SIG_IGN);

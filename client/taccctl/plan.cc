@@ -19,6 +19,7 @@
 #include "client/taccctl/show/units.h"
 #include "client/taccctl/subcommands.h"
 #include "jobfile/cluster_file.h"
+#include "json/parse_json.h"
 #include "page/numbers.h"
 
 namespace tacc::client {
@@ -209,23 +210,23 @@ absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::Job
                                        Context& context) {
   if (!options.cluster.empty() || options.gpus > 0) return PlanForCluster(options, spec, context);
   if (options.local) return PlanHere(options, spec, context);
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return address.status();
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return endpoint.status();
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::PlanResponse> plan = client.Plan(spec);
   if (plan.ok() && !options.needs_the_tool()) return plan->candidates_json();
   if (plan.ok()) {
     // Files of this machine: planned again here, for the coordinator's workers.
-    const json request = json::parse(plan->request_json(), nullptr, /*allow_exceptions=*/false);
+    const json request = ParseJson(plan->request_json());
     if (request.is_object()) return RunPlan(request, options.arguments(), context);
     return absl::FailedPreconditionError(
-        absl::StrCat("the coordinator at ", *address,
+        absl::StrCat("the coordinator at ", endpoint->address,
                      " does not say what it plans for, which --explain, --trace and --html need; restart it as the "
                      "version of this taccctl, or add --local, --cluster FILE or --gpus N"));
   }
   if (!absl::IsUnavailable(plan.status()) || !global.address.empty() || !context.Variable("TACC_ADDRESS").empty())
     return plan.status();
-  context.err << "no coordinator at " << *address << "; planning for this machine" << std::endl;
+  context.err << "no coordinator at " << endpoint->address << "; planning for this machine" << std::endl;
   return PlanHere(options, spec, context);
 }
 
@@ -287,7 +288,7 @@ int Calibrate(const PlanOptions& options, const GlobalOptions& global, Context& 
   const absl::StatusOr<std::string> text = RunCalibrate(request, context);
   if (!text.ok())
     return Fail(absl::Status(text.status().code(), file->Locate(std::string(text.status().message()))), &context);
-  const json fit = json::parse(*text, nullptr, false);
+  const json fit = ParseJson(*text);
   if (!fit.is_object() || !fit.contains("constants") || !fit["constants"].is_array() || !fit.contains("steps") ||
       !fit["steps"].is_array()) {
     return Fail(absl::InternalError("tacc-plan calibrate printed no constants"), &context);
@@ -322,7 +323,7 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   if (!spec.ok()) return Fail(spec.status(), &context);
   const absl::StatusOr<std::string> text = Candidates(options, *spec, global, context);
   if (!text.ok()) return Fail(text.status(), &context);
-  const json plan = json::parse(*text, nullptr, false);
+  const json plan = ParseJson(*text);
   if (!plan.is_object() || !plan.contains("candidates") || !plan["candidates"].is_array()) {
     return Fail(absl::InternalError("the planner's answer has no candidates"), &context);
   }

@@ -14,6 +14,7 @@
 #include "client/taccctl/local/share_out.h"
 #include "client/taccctl/local/tool.h"
 #include "google/protobuf/util/json_util.h"
+#include "json/parse_json.h"
 #include "machine/device_peaks.h"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -32,7 +33,7 @@ absl::StatusOr<json> JobJson(const v1::JobSpec& spec) {
   std::string text;
   if (!google::protobuf::util::MessageToJsonString(WithDefaults(spec), &text, print).ok())
     return absl::InternalError("the job does not print as JSON");
-  return json::parse(text, nullptr, false);
+  return ParseJson(text);
 }
 
 absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, double seconds, Context& context) {
@@ -46,7 +47,7 @@ absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, double seconds, Context&
   if (spec.model().has_path()) arguments.insert(arguments.end(), {"--model", spec.model().path()});
   const absl::StatusOr<std::string> data = RunTool("tacc-data", arguments, seconds, context);
   if (!data.ok()) return data.status();
-  json facts = json::parse(*data, nullptr, false);
+  json facts = ParseJson(*data);
   if (!facts.is_object()) return absl::InternalError("tacc-data check printed no JSON object");
   return facts;
 }
@@ -95,7 +96,7 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
   const absl::StatusOr<std::string> device = RunTool(
       "tacc-rank", {"--probe", "--device", devices->front(), "--threads", absl::StrCat(share.threads)}, 120, context);
   if (!device.ok()) return device.status();
-  request["device"] = json::parse(*device, nullptr, false);
+  request["device"] = ParseJson(*device);
   if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
   if (devices->front() == kCpuDevice) {
     request["device"]["memory_bytes"] = share.memory_bytes;
@@ -170,7 +171,7 @@ absl::Status CheckJob(const v1::JobSpec& spec, Context& context) {
 absl::StatusOr<jobfile::KnownMachines> AskForMachines(Context& context) {
   const absl::StatusOr<std::string> text = RunTool("tacc-plan", {"machines"}, 60, context);
   if (!text.ok()) return text.status();
-  const json answer = json::parse(*text, nullptr, false);
+  const json answer = ParseJson(*text);
   jobfile::KnownMachines known;
   const auto read = [&](const char* name, std::vector<std::string>* out) {
     if (!answer.is_object() || !answer.contains(name) || !answer[name].is_array()) return;

@@ -288,6 +288,20 @@ TEST_F(TaccctlTest, DownWithoutUpIsThree) {
   EXPECT_EQ(err_, "`taccctl up` has not started anything\n");
 }
 
+TEST_F(TaccctlTest, UpOpensNoPortUnlessTold) {
+  EXPECT_EQ(Run({"up", "--listen", "127.0.0.1:0"}), 2);
+  EXPECT_EQ(
+      err_,
+      "--listen 127.0.0.1:0: every user of this machine can reach a port, and run jobs as you; leave --listen out "
+      "for a socket that only you can reach, or add --insecure\n");
+  EXPECT_EQ(Run({"up", "--insecure"}), 2);
+  EXPECT_THAT(err_, HasSubstr("--insecure requires --listen"));
+  for (const char* everywhere : {"0.0.0.0:7071", "[::]:0", "10.0.0.1:7071"}) {
+    EXPECT_EQ(Run({"up", "--metrics-listen", everywhere, "--device", "cpu"}), 2);
+    EXPECT_THAT(err_, HasSubstr(std::string("--metrics-listen ") + everywhere + ": give an address of loopback"));
+  }
+}
+
 TEST_F(TaccctlTest, LocalSaysWhatTheCoordinatorSaid) {
   environment_["TMPDIR"] = directory_;
   for (const char* folder : {"/m", "/d"}) std::filesystem::create_directory(directory_ + folder);

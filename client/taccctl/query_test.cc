@@ -1,11 +1,15 @@
 // Commands that ask about jobs and workers.
 #include <chrono>
 #include <filesystem>
+#include <string>
 
+#include "absl/strings/str_replace.h"
+#include "audit_log/audit_log.h"
 #include "client/taccctl/show/units.h"
 #include "client/taccctl/testing/taccctl_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "machine/testing/test_directory.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::client {
@@ -15,6 +19,34 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
+
+TEST_F(TaccctlTest, AuditVerifyNamesTheLineThatWasChanged) {
+  const TestDirectory state;
+  const std::string folder = state.File("audit");
+  std::string kept;
+  {
+    auto log = AuditLog::Open(folder, {});
+    ASSERT_TRUE(log.ok()) << log.status();
+    for (int i = 0; i < 3; ++i) {
+      AuditEntry entry;
+      entry.method = "Submit";
+      (*log)->Append(entry, [] {});
+    }
+    log->reset();
+    kept = VerifyAuditLog(folder, "")->hash;
+  }
+  EXPECT_EQ(Run({"audit", "verify", state.path(), "--kept", kept}), 0);
+  EXPECT_THAT(out_, HasSubstr("3 entries, one chain, with --kept\nlast hash: " + kept));
+  EXPECT_EQ(Run({"-o", "json", "audit", "verify", folder}), 0);
+  EXPECT_EQ(nlohmann::json::parse(out_)["entries"], 3);
+  const std::string file = folder + "/000001.jsonl";
+  const std::string changed = absl::StrReplaceAll(TestDirectory::Read(file), {{"\"number\":1,", "\"number\":1, "}});
+  TestDirectory::Write(file, changed);
+  EXPECT_EQ(Run({"audit", "verify", state.path()}), 1);
+  EXPECT_THAT(err_, HasSubstr("000001.jsonl:2: the line before it was changed"));
+  EXPECT_EQ(Run({"audit", "verify", state.File("missing")}), 3);
+  EXPECT_EQ(Run({"audit", "verify", state.path(), "--kept", "zz"}), 2);
+}
 
 TEST_F(TaccctlTest, ListIsATableOrLines) {
   std::string reason;
@@ -88,6 +120,14 @@ TEST_F(TaccctlTest, GetKeepsTheLinesOfAReason) {
                               "       use 2 workers  [31m)\n"
                               "steps: "));
   EXPECT_THAT(out_, HasSubstr(": rank 0 on a: exit 1: this\n  and that\n"));
+}
+
+TEST_F(TaccctlTest, GetSaysWhatIsNotEncrypted) {
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, Not(HasSubstr("traffic")));
+  job_.add_unencrypted("between ranks: not encrypted (Gloo over TCP, at 10.0.0.1)");
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("\ntraffic: between ranks: not encrypted (Gloo over TCP, at 10.0.0.1)\n"));
 }
 
 TEST_F(TaccctlTest, GetSaysThatCheckpointsFail) {

@@ -23,6 +23,7 @@ void AddLogs(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddCancel(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddExport(CLI::App* app, const GlobalOptions* global, Action* action);
+void AddAudit(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddData(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddUp(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddDown(CLI::App* app, const GlobalOptions* global, Action* action);

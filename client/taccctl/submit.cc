@@ -1,4 +1,6 @@
 // taccctl submit JOB.YAML: hands a job to the coordinator, or with --local trains it on this machine.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "client/taccctl/local/devices.h"
 #include "client/taccctl/local/enough_workers.h"
 #include "client/taccctl/local/local_cluster.h"
+#include "client/taccctl/local/op_libraries.h"
 #include "client/taccctl/local/scratch_folder.h"
 #include "client/taccctl/plan_request.h"
 #include "client/taccctl/session/coordinator_client.h"
@@ -34,6 +37,7 @@ struct SubmitOptions {
   int threads = 0;
   std::string memory;
   std::string device = kAutoDevice;
+  std::vector<std::string> op_libraries;
 };
 
 // Whether the coordinator is a process of this machine, so that the folders it sees are those seen here. An address
@@ -62,9 +66,9 @@ void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context
 }
 
 int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   absl::Status input;
   bool is_here = false;
   if (const absl::StatusOr<v1::GetVersionResponse> coordinator = client.GetVersion(); coordinator.ok()) {
@@ -116,6 +120,7 @@ absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, const v
   const absl::StatusOr<WorkerShare> share = ShareFor(ThisMachine(), launch.devices, options.threads, options.memory);
   if (!share.ok()) return share.status();
   launch.share = *share;
+  launch.op_libraries = WholePaths(options.op_libraries);
   return launch;
 }
 
@@ -216,10 +221,13 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
           TurnsWarning(ThisMachine(), num_workers, launch->share.threads, "resources.workers and the sizes under dist");
       !warning.empty())
     context.err << warning << std::endl;
+  // As the worker would make it: this user's alone.
+  const mode_t old_mask = umask(077);
   std::error_code ignored;  // The worker will say it.
   std::filesystem::create_directories(spec.checkpoint().dir(), ignored);
   const absl::StatusOr<std::unique_ptr<FolderLock>> lock =
       FolderLock::Take(spec.checkpoint().dir(), FolderLock::Kind::kAlone, absl::StrCat("job ", spec.name()));
+  umask(old_mask);
   if (!lock.ok()) return Fail(lock.status(), &context);
   int code = kExitError;
   {
@@ -240,9 +248,10 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
 }
 
 int Submit(const SubmitOptions& options, const GlobalOptions& global, Context& context) {
-  if (!options.local && (options.threads > 0 || !options.memory.empty() || options.device != kAutoDevice)) {
-    return Fail(absl::InvalidArgumentError(
-                    "--device, --threads and --memory are of the workers that --local starts; give --local as well"),
+  if (!options.local && (options.threads > 0 || !options.memory.empty() || options.device != kAutoDevice ||
+                         !options.op_libraries.empty())) {
+    return Fail(absl::InvalidArgumentError("--device, --threads, --memory and --op-library are of the workers that "
+                                           "--local starts; give --local as well"),
                 &context);
   }
   if (options.local && (!global.address.empty() || !options.request_id.empty())) {
@@ -282,6 +291,7 @@ void AddSubmit(CLI::App* app, const GlobalOptions* global, Action* action) {
   command->add_option(
       "--memory", options->memory,
       "Memory of each local worker, as 4GiB (default: the free memory is shared out; of a GPU what is free there)");
+  AddOpLibraries(command, &options->op_libraries);
   command->callback([=] { *action = [=](Context& context) { return Submit(*options, *global, context); }; });
 }
 

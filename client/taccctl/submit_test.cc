@@ -5,11 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/str_replace.h"
 #include "client/taccctl/session/up_state.h"
 #include "client/taccctl/testing/taccctl_test.h"
 #include "gmock/gmock.h"
@@ -32,8 +34,21 @@ TEST_F(TaccctlTest, BadUsageIsTwo) {
   EXPECT_EQ(Run({"sumbit", "x.yaml"}), 2);
   EXPECT_EQ(err_, "unknown subcommand \"sumbit\"; did you mean \"submit\"?\n");
   EXPECT_EQ(out_, "");
-  EXPECT_EQ(Run({"--address", "nowhere", "list"}), 2);
-  EXPECT_EQ(err_, "--address = \"nowhere\" is not HOST:PORT, as 127.0.0.1:7070\n");
+  for (const std::string wrong : {"nowhere", "2001:db8::1:7070"}) {
+    EXPECT_EQ(Run({"--address", wrong, "list"}), 2);
+    EXPECT_EQ(err_,
+              "--address = \"" + wrong + "\" is not HOST:PORT, as 127.0.0.1:7070 or [::1]:7070, nor unix:/PATH\n");
+  }
+}
+
+TEST_F(TaccctlTest, AnAddressOfTheNetworkWithoutTlsIsWarnedOf) {
+  EXPECT_EQ(Run({"list"}), 0);
+  EXPECT_EQ(err_, "") << "on loopback";
+  const std::string open = absl::StrReplaceAll(server_.address(), {{"127.0.0.1", "0.0.0.0"}});
+  EXPECT_EQ(Run({"--address", open, "list"}), 0) << err_;
+  EXPECT_THAT(err_, StartsWith("warning: " + open + " is reached without TLS: the network can read and change what"));
+  EXPECT_THAT(err_, HasSubstr("give --tls-dir (TACC_TLS_DIR)"));
+  EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
 }
 
 TEST_F(TaccctlTest, HelpAndVersionAreZero) {
@@ -41,7 +56,7 @@ TEST_F(TaccctlTest, HelpAndVersionAreZero) {
   EXPECT_THAT(out_, HasSubstr("submit"));
   EXPECT_EQ(Run({"submit", "--help"}), 0);
   EXPECT_EQ(Run({"--version"}), 0);
-  EXPECT_EQ(out_, "taccctl 0.1.0\n");
+  EXPECT_EQ(out_, "taccctl " TACC_VERSION "\n");
   EXPECT_EQ(Run({"version", "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["coordinator"]["version"], "0.1.0");
 }
@@ -53,10 +68,11 @@ TEST_F(TaccctlTest, HelpOfEveryCommandHasExamplesAndTheCommonOptions) {
   EXPECT_EQ(all, out_);
   EXPECT_THAT(all, HasSubstr("`taccctl help COMMAND` says what a command takes"));
   for (const char* command : {"submit", "get", "list", "watch", "events", "logs", "cancel", "workers", "plan", "export",
-                              "data", "up", "down", "version"}) {
+                              "data", "audit", "up", "down", "version"}) {
     EXPECT_THAT(all, HasSubstr(std::string("\n  ") + command + " ")) << command;
     EXPECT_EQ(Run({"help", command}), 0);
     EXPECT_THAT(out_, HasSubstr("--address HOST:PORT")) << command;
+    EXPECT_THAT(out_, HasSubstr("--tls-server-name NAME")) << command;
     EXPECT_THAT(out_, HasSubstr("-o,--output FORM")) << command;
     EXPECT_THAT(out_, HasSubstr(std::string("Examples:\n  taccctl ") + command)) << command;
   }
@@ -113,6 +129,8 @@ TEST_F(TaccctlTest, ABadJobFileIsTwoAndNothingIsSent) {
   EXPECT_EQ(Run({"submit", directory_ + "/none.yaml"}), 2);
   EXPECT_THAT(err_, HasSubstr("no such file"));
   EXPECT_EQ(Run({"submit", JobFile(), "--threads", "2"}), 2);
+  EXPECT_EQ(Run({"submit", JobFile(), "--op-library", "/opt/a.so"}), 2);
+  EXPECT_THAT(err_, HasSubstr("--op-library are of the workers that --local starts; give --local as well"));
 }
 
 TEST_F(TaccctlTest, TheJobMayComeFromStdinWithFieldsOverIt) {
@@ -231,6 +249,8 @@ TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
       "Next:\n  taccctl watch tiny-1\n  taccctl get tiny-1\n  taccctl logs --follow tiny-1\n  taccctl cancel tiny-1\n");
   EXPECT_EQ(sent.spec().model().path(), directory_ + "/m");
   EXPECT_EQ(sent.request_id().size(), 32u);
+  EXPECT_EQ(Run({"--tls-server-name", "a host", "submit", JobFile()}), 0);
+  EXPECT_THAT(err_, StartsWith("Next:\n  taccctl --tls-server-name 'a host' watch tiny-1\n"));
   EXPECT_EQ(Run({"submit", JobFile(), "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["id"], "tiny-1");
 }
@@ -249,7 +269,7 @@ TEST_F(TaccctlTest, TooFewWorkersAreToldWithWhatToDo) {
       "tiny-1 wants 4 workers of one kind, 2 are there, so it waits. To have as many:\n"
       "  " +
       directory_ + "/tacc-worker --coordinator " + server_.address() +
-      " --name extra-1: starts one more; the next as extra-2\n"
+      " --insecure --name extra-1: starts one more; the next as extra-2\n"
       "Or cancel it and do without:\n"
       "  taccctl submit --local JOB.YAML: trains here, with as many as it wants\n"
       "  taccctl submit JOB.YAML --set resources.workers=2: with sizes under dist that multiply to 2\n";
@@ -299,8 +319,7 @@ TEST_F(TaccctlTest, CommandsForMoreWorkersAreThoseOfTheService) {
   ASSERT_TRUE(WriteUpState(state, up).ok());
   EXPECT_THAT(get(), Not(HasSubstr("taccctl up")));
   EXPECT_THAT(err_, Not(HasSubstr("taccctl down")));
-  // One that is no loopback address wants to be allowed. What was given stays in what is pasted.
-  EXPECT_THAT(err_, Not(HasSubstr("--insecure")));
+  // What was given stays in what is pasted.
   const std::string open = "0.0.0.0" + server_.address().substr(server_.address().rfind(':'));
   EXPECT_THAT(get({"--address", open}), HasSubstr(" --coordinator " + open + " --insecure --name extra-1: "));
   EXPECT_THAT(err_, HasSubstr("  taccctl --address " + open + " submit JOB.YAML --set resources.workers=2:"));

@@ -41,6 +41,7 @@ constexpr Example kExamples[] = {
     {"export", "export NAME --out my-model"},
     {"export", "export runs/NAME/step-00000200.a1 --out exported"},
     {"data", "data show NAME --step 3"},
+    {"audit", "audit verify /var/lib/tacc/coordinator"},
     {"up", "up"},
     {"up", "up --workers 4 --threads 2 --memory 4GiB"},
     {"down", "down"},
@@ -50,13 +51,20 @@ constexpr Example kExamples[] = {
 // The first word that is no option, when it is none of `names`; "" otherwise.
 std::string UnknownSubcommand(const std::vector<std::string>& names, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--address" || arguments[i] == "-o" || arguments[i] == "--output") {
+    if (arguments[i] == "--address" || arguments[i] == "--tls-dir" || arguments[i] == "--tls-server-name" ||
+        arguments[i] == "--token-file" || arguments[i] == "-o" || arguments[i] == "--output") {
       ++i;
     } else if (!arguments[i].empty() && arguments[i][0] != '-') {
       return std::find(names.begin(), names.end(), arguments[i]) == names.end() ? arguments[i] : "";
     }
   }
   return "";
+}
+
+// Newer ones of CLI11 set a footer as a paragraph, without its indents.
+template <typename Formatter>
+void KeepFooter(Formatter& formatter) {
+  if constexpr (requires { formatter.enable_footer_formatting(false); }) formatter.enable_footer_formatting(false);
 }
 
 }  // namespace
@@ -67,15 +75,24 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   Action action;
   std::string form = "table";
   app.set_version_flag("--version", "taccctl " TACC_VERSION);
-  app.add_option(
-      "--address", global.address,
-      "HOST:PORT of the coordinator (default: TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070)");
+  app.add_option("--address", global.address,
+                 "HOST:PORT or unix:/PATH of the coordinator (default: TACC_ADDRESS, else that of `taccctl up`, else "
+                 "127.0.0.1:7070)");
+  app.add_option("--tls-dir", global.tls_dir,
+                 "Folder of your certificate, for a coordinator with TLS (default: TACC_TLS_DIR)");
+  app.add_option("--token-file", global.token_file,
+                 "File with a bearer token, in place of a certificate; --tls-dir then needs ca.crt alone (default: "
+                 "TACC_TOKEN_FILE)");
+  app.add_option("--tls-server-name", global.tls_server_name,
+                 "Name in the coordinator's certificate, where that has not the host of its address (default: "
+                 "TACC_TLS_SERVER_NAME)");
   app.add_option("-o,--output", form, "table (for people) or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORM");
   app.require_subcommand(1);
   // Global options may stand after the subcommand.
   app.fallthrough();
+  KeepFooter(*app.get_formatter());
   app.footer(std::string("`taccctl help COMMAND` says what a command takes, with examples.\n\n") + kExitCodes);
   AddSubmit(&app, &global, &action);
   AddGet(&app, &global, &action);
@@ -88,6 +105,7 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   AddPlan(&app, &global, &action);
   AddExport(&app, &global, &action);
   AddData(&app, &global, &action);
+  AddAudit(&app, &global, &action);
   AddUp(&app, &global, &action);
   AddDown(&app, &global, &action);
   AddVersion(&app, &global, &action);
@@ -99,7 +117,11 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
     footer +=
         "\nOptions of every command:\n  --address HOST:PORT         The coordinator (default: TACC_ADDRESS, else that "
         "of "
-        "`taccctl up`, else 127.0.0.1:7070)\n  -o,--output FORM            table (for people) or json\n\n";
+        "`taccctl up`, else 127.0.0.1:7070)\n  --tls-dir FOLDER            Of your certificate (default: "
+        "TACC_TLS_DIR)\n"
+        "  --token-file FILE           In place of a certificate (default: TACC_TOKEN_FILE)\n"
+        "  --tls-server-name NAME      In the coordinator's certificate (default: TACC_TLS_SERVER_NAME)\n"
+        "  -o,--output FORM            table (for people) or json\n\n";
     command->footer(footer + kExitCodes);
   }
   std::vector<std::string> words = arguments;

@@ -8,9 +8,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/local/devices.h"
 #include "client/taccctl/local/launch.h"
+#include "client/taccctl/local/op_libraries.h"
+#include "client/taccctl/local/socket_address.h"
 #include "client/taccctl/session/coordinator_client.h"
 #include "client/taccctl/session/exit_code.h"
 #include "client/taccctl/session/up_state.h"
@@ -18,6 +22,8 @@
 #include "client/taccctl/show/table.h"
 #include "client/taccctl/show/units.h"
 #include "client/taccctl/subcommands.h"
+#include "machine/loopback.h"
+#include "machine/unix_socket.h"
 
 namespace tacc::client {
 namespace {
@@ -25,12 +31,14 @@ namespace {
 constexpr int kCpuWorkers = 2;
 
 struct UpOptions {
-  std::string listen = "127.0.0.1:7070";
-  std::string metrics_listen = "127.0.0.1:7071";
+  std::string listen;          // Empty: a Unix socket.
+  bool insecure = false;       // It may be a port.
+  std::string metrics_listen;  // Empty: no metrics.
   int workers = 0;
   int threads = 0;
   std::string memory;
   std::string device = kAutoDevice;
+  std::vector<std::string> op_libraries;
   // Some option was given.
   bool any_given = false;
 };
@@ -67,10 +75,24 @@ absl::StatusOr<std::string> WorkerMetrics(const std::string& coordinator, int in
   return absl::StrCat(coordinator.substr(0, colon + 1), port == 0 ? 0 : port + 1 + index);
 }
 
+// Others than this machine's users do not read the metrics of `up`.
+absl::Status CheckMetrics(const std::string& address) {
+  absl::string_view host = absl::string_view(address).substr(0, address.rfind(':'));
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  if (IsLoopback(std::string(host))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--metrics-listen ", address, ": give an address of loopback, as 127.0.0.1:7071; metrics for other ",
+      "machines have a coordinator and workers that are started by hand, with --insecure (docs/metrics.md)"));
+}
+
 // What an `up` with these options starts; nothing of it runs yet.
-absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
+absl::StatusOr<UpState> NewState(const UpOptions& options, const std::string& directory, Context& context) {
   UpState state;
-  state.address = options.listen;
+  if (!options.listen.empty() && !IsUnixAddress(options.listen) && !options.insecure) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen ", options.listen, ": every user of this machine can reach a port, and run jobs as you; ",
+        "leave --listen out for a socket that only you can reach, or add --insecure"));
+  }
   state.metrics_address = options.metrics_listen;
   state.worker_prefix = HostName();
   absl::StatusOr<std::vector<std::string>> devices =
@@ -81,6 +103,7 @@ absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
   if (!share.ok()) return share.status();
   state.threads = share->threads;
   state.memory_bytes = share->memory_bytes;
+  state.op_libraries = WholePaths(options.op_libraries);
   state.processes.push_back({"coordinator"});
   for (size_t i = 0; i < state.devices.size(); ++i) {
     state.processes.push_back({absl::StrCat("worker-", i)});
@@ -89,6 +112,13 @@ absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
     if (!metrics.ok()) return metrics.status();
     state.worker_metrics.push_back(*std::move(metrics));
   }
+  if (!options.metrics_listen.empty()) {
+    if (absl::Status status = CheckMetrics(options.metrics_listen); !status.ok()) return status;
+  }
+  absl::StatusOr<std::string> address =
+      options.listen.empty() ? NewSocketAddress(directory) : absl::StatusOr<std::string>(options.listen);
+  if (!address.ok()) return address.status();
+  state.address = *std::move(address);
   return state;
 }
 
@@ -103,6 +133,7 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
   launch.share.memory_bytes = state->memory_bytes;
   launch.devices = state->devices;
   launch.worker_metrics = state->worker_metrics;
+  launch.op_libraries = state->op_libraries;
   launch.job_number_file = JobNumberFile(context);
   std::vector<std::pair<int, ChildProcess*>> workers;
   for (size_t i = 0; i < state->processes.size(); ++i) {
@@ -134,13 +165,10 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
 
 int Up(const UpOptions& options, const GlobalOptions& global, Context& context) {
   const std::string directory = UpDirectory(context);
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error)
-    return Fail(
-        absl::InternalError(absl::StrCat("cannot make ", directory, ": ", error.message(), "; set XDG_STATE_HOME")),
-        &context);
-  std::filesystem::permissions(directory, std::filesystem::perms::owner_all, error);
+  std::error_code ignored;  // It may not be there yet.
+  std::filesystem::permissions(directory, std::filesystem::perms::owner_all, ignored);
+  if (const absl::Status made = MakePrivateFolder(directory); !made.ok())
+    return Fail(absl::InternalError(absl::StrCat(made.message(), "; set XDG_STATE_HOME")), &context);
   const UpLock lock(directory);
   if (!lock.held())
     return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
@@ -157,15 +185,20 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
             ended.empty() ? "" : ", or start again what has ended with `taccctl up` without options")),
         &context);
   }
-  if (!running) state = NewState(options, context);
+  if (!running) {
+    if (state.ok()) RemoveSocketFolder(state->address);
+    state = NewState(options, directory, context);
+  }
   if (!state.ok()) return Fail(state.status(), &context);
   if (const std::string warning = TurnsWarning(ThisMachine(), static_cast<int>(state->processes.size()) - 1,
                                                state->threads, "--workers and --threads");
       !warning.empty())
     context.err << warning << std::endl;
   Members members;
-  if (const absl::Status started = StartEnded(directory, context, &*state, &members); !started.ok())
+  if (const absl::Status started = StartEnded(directory, context, &*state, &members); !started.ok()) {
+    if (!running) RemoveSocketFolder(state->address);
     return Fail(started, &context);
+  }
   CoordinatorClient client(state->address, &context.interrupt);
   if (const absl::StatusOr<v1::GetVersionResponse> version = client.GetVersion(); version.ok())
     state->metrics_address = version->metrics_address();
@@ -211,12 +244,15 @@ void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
                           "Start a coordinator and workers on this machine; they stay until `taccctl down`. Run again "
                           "without options it starts those that have ended");
   const auto options = std::make_shared<UpOptions>();
-  command->add_option("--listen", options->listen, "HOST:PORT of the coordinator, port 0 for a free one")
-      ->capture_default_str();
-  command
-      ->add_option("--metrics-listen", options->metrics_listen,
-                   "HOST:PORT of the coordinator's /metrics; workers take the ports after it. Port 0: free ones")
-      ->capture_default_str();
+  CLI::Option* listen = command->add_option(
+      "--listen", options->listen,
+      "HOST:PORT of the coordinator, port 0 for a free one, which every user of this machine can reach (--insecure); "
+      "or unix:/PATH (default: a Unix socket in the state folder, for this user alone)");
+  command->add_flag("--insecure", options->insecure, "Allow a port, at which whoever reaches it can run jobs as you")
+      ->needs(listen);
+  command->add_option("--metrics-listen", options->metrics_listen,
+                      "HOST:PORT of the coordinator's /metrics; workers take the ports after it. Port 0: free ones. "
+                      "Every user of this machine can read them (default: none)");
   command
       ->add_option("--device", options->device,
                    "Of each worker: cuda (a GPU each), cpu, or auto: GPUs if there are enough")
@@ -229,6 +265,7 @@ void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
   command->add_option(
       "--memory", options->memory,
       "Memory of each worker, as 4GiB (default: the free memory is shared out; of a GPU what is free there)");
+  AddOpLibraries(command, &options->op_libraries);
   command->callback([=] {
     for (const CLI::Option* option : command->get_options()) {
       if (option != command->get_help_ptr() && option->count() > 0) options->any_given = true;

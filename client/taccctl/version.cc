@@ -10,17 +10,18 @@ namespace tacc::client {
 namespace {
 
 int Version(const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::GetVersionResponse> coordinator = client.GetVersion();
   if (global.form == OutputForm::kJson) {
-    nlohmann::ordered_json json = {{"client", TACC_VERSION}, {"address", *address}, {"coordinator", nullptr}};
+    nlohmann::ordered_json json = {{"client", TACC_VERSION}, {"address", endpoint->address}, {"coordinator", nullptr}};
     if (coordinator.ok()) json["coordinator"] = MessageJson(*coordinator);
     context.out << JsonLine(json);
   } else {
     PrintFields({{"taccctl", TACC_VERSION},
-                 {"coordinator", coordinator.ok() ? coordinator->version() + " at " + *address : "none at " + *address},
+                 {"coordinator", coordinator.ok() ? coordinator->version() + " at " + endpoint->address
+                                                  : "none at " + endpoint->address},
                  {"metrics", coordinator.ok() ? coordinator->metrics_address() : ""}},
                 context.out);
   }

@@ -14,10 +14,10 @@ struct WatchOptions {
 };
 
 int Watch(const WatchOptions& options, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
   context.end_with_reader();
-  CoordinatorClient client(*address, &context.interrupt);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<v1::Job> job = client.Get(options.job);
   if (!job.ok()) return Fail(job.status(), &context);
   FollowOptions follow;

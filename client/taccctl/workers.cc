@@ -31,9 +31,9 @@ std::string AttentionSpeed(const v1::DeviceProfile& device) {
 }
 
 int Workers(const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
-  if (!address.ok()) return Fail(address.status(), &context);
-  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<Endpoint> endpoint = FindCoordinator(global, context);
+  if (!endpoint.ok()) return Fail(endpoint.status(), &context);
+  CoordinatorClient client(*endpoint, &context.interrupt);
   const absl::StatusOr<std::vector<v1::WorkerView>> workers = client.ListWorkers();
   if (!workers.ok()) return Fail(workers.status(), &context);
   std::vector<std::vector<std::string>> rows;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "confinement/confine.h"
 #include "coordinator/compile/request.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/start_file.h"
@@ -29,7 +31,8 @@
 namespace tacc::coordinator {
 namespace {
 
-constexpr size_t kMaxQueue = 10100;
+// That wait: whoever may plan can ask for many, and each keeps its job in memory.
+constexpr int kMaxPlans = 100;
 constexpr size_t kMaxErrorText = 16 << 10;
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {
@@ -114,6 +117,21 @@ bool WasKilled(const ProgramResult& result) {
 void Pause(double seconds, const std::atomic<bool>& cancel) {
   const double end = SteadySeconds() + seconds;
   while (!cancel && SteadySeconds() < end) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+// InvalidArgument: the first path of the job that may not be read.
+absl::Status CheckReadPaths(const v1::JobSpec& spec, const AllowedPaths& paths) {
+  const std::pair<const char*, std::string> named[] = {{"model.path", spec.model().path()},
+                                                       {"model.graph", spec.model().graph()},
+                                                       {"data.path", spec.data().path()},
+                                                       {"data.eval_path", spec.data().eval_path()},
+                                                       {"train.lr_factors_path", spec.train().lr_factors_path()},
+                                                       {"train.lora.init_from", spec.train().lora().init_from()}};
+  for (const auto& [field, path] : named) {
+    const absl::Status status = path.empty() ? absl::OkStatus() : paths.Check(path, AllowedPaths::Use::kRead);
+    if (absl::IsInvalidArgument(status)) return absl::InvalidArgumentError(absl::StrCat(field, ": ", status.message()));
+  }
+  return absl::OkStatus();
 }
 
 std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -226,7 +244,9 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
   };
   std::lock_guard<std::mutex> lock(mutex_);
   if (stopping_) return;
-  queue_.push_back(std::move(work));
+  // Before all plans.
+  queue_.insert(std::find_if(queue_.begin(), queue_.end(), [](const auto& other) { return other->job.empty(); }),
+                std::move(work));
   wake_.notify_all();
 }
 
@@ -256,15 +276,28 @@ void Compiler::Plan(const v1::JobSpec& spec, const PlanTarget& target, std::shar
     std::error_code ignored;
     std::filesystem::remove_all(dir, ignored);
   };
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (stopping_ || queue_.size() >= kMaxQueue) {
-    const bool stopping = stopping_;
-    lock.unlock();
-    return planned(stopping ? absl::CancelledError("the coordinator is stopping")
-                            : absl::ResourceExhaustedError("too many jobs wait for the compiler"));
+  std::vector<std::shared_ptr<Work>> left;  // For which nobody waits any more.
+  absl::Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(queue_, [&left](const std::shared_ptr<Work>& other) {
+      if (!other->job.empty() || !*other->cancel) return false;
+      left.push_back(other);
+      return true;
+    });
+    const auto num_plans =
+        std::count_if(queue_.begin(), queue_.end(), [](const auto& other) { return other->job.empty(); });
+    if (stopping_) {
+      status = absl::CancelledError("the coordinator is stopping");
+    } else if (num_plans >= kMaxPlans) {
+      status = absl::ResourceExhaustedError(absl::StrCat(num_plans, " plans wait for the compiler; try again later"));
+    } else {
+      queue_.push_back(std::move(work));
+      wake_.notify_all();
+    }
   }
-  queue_.push_back(std::move(work));
-  wake_.notify_all();
+  for (const auto& other : left) other->run(*other->cancel);
+  if (!status.ok()) planned(status);
 }
 
 void Compiler::Forget(const std::string& job) const {
@@ -292,6 +325,7 @@ absl::StatusOr<std::string> Compiler::ReadPredictedTrace(const std::string& job,
 absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, const PlanTarget& target,
                                                   const std::string& dir, bool compile,
                                                   const std::atomic<bool>& cancel) {
+  if (absl::Status status = CheckReadPaths(spec, options_.paths); !status.ok()) return status;
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return absl::InternalError(absl::StrCat("cannot make ", dir, ": ", error.message()));
@@ -333,8 +367,15 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, const
 absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& arguments, const std::string& dir,
                                               const std::atomic<bool>& cancel) {
   const std::string tool = absl::StrCat(BaseName(arguments[0]), " ", arguments[1]);
+  // It writes what it makes, and reads the rest.
+  std::vector<std::string> readable = options_.paths.roots();
+  readable.insert(readable.end(), options_.paths.read_roots().begin(), options_.paths.read_roots().end());
+  const AllowedPaths paths = options_.paths.IsLimited() ? AllowedPaths({dir}, std::move(readable)) : AllowedPaths();
+  std::vector<std::string> argv = ConfinementArguments({paths, std::nullopt});
+  argv.insert(argv.begin(), arguments[0]);
+  argv.insert(argv.end(), arguments.begin() + 1, arguments.end());
   const auto run = [&] {
-    return RunProgram({.argv = arguments, .input = ProcessOptions::Input::kEmpty}, options_.limits,
+    return RunProgram({.argv = argv, .input = ProcessOptions::Input::kEmpty}, options_.limits,
                       [&cancel] { return cancel.load(); });
   };
   absl::StatusOr<ProgramResult> result = run();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "confinement/allowed_paths.h"
 #include "coordinator/compile/request.h"
 #include "coordinator/core/types.h"
 #include "process/run_program.h"
@@ -32,6 +33,8 @@ class Compiler {
     // A tool that somebody else ends by a signal (the kernel for want of memory, an operator) is run again after so
     // many seconds, once for each entry.
     std::vector<double> retry_seconds = {1, 3, 9};
+    // Where files of jobs may be. The tools are confined to them, for reading, and to the folder of what they make.
+    AllowedPaths paths = {};
     // Where a folder is that a client has uploaded, by its id.
     std::function<std::string(const std::string& id)> upload_path;
   };
@@ -52,8 +55,8 @@ class Compiler {
 
   void Start(const StartCompile& start, const v1::JobSpec& spec, Done done);
   void Stop(const std::string& job);
-  // `tacc-plan plan`. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many wait already. Once
-  // `*cancel` is true the planner is killed, or not started: Cancelled.
+  // `tacc-plan plan`, when no job waits to be compiled. InvalidArgument: bad input, as tacc-plan says it.
+  // ResourceExhausted: too many wait already. Once `*cancel` is true the planner is killed, or not started: Cancelled.
   void Plan(const v1::JobSpec& spec, const PlanTarget& target, std::shared_ptr<std::atomic<bool>> cancel,
             Planned planned);
 

@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "coordinator/testing/fake_daemon.h"
 
@@ -38,10 +42,10 @@ class CompilerTest : public ::testing::Test {
     return static_cast<int>(all.size());
   }
 
+  const TestDirectory dir_;
+
  private:
   std::string Runs() const { return dir_.path() + "/count"; }
-
-  const TestDirectory dir_;
 };
 
 TEST_F(CompilerTest, AKilledToolIsRunAgain) {
@@ -79,6 +83,50 @@ TEST_F(CompilerTest, AMemoryLimitIsNamedAsSuch) {
   EXPECT_EQ(std::get<CompileFailed>(done).message,
             "tacc-plan compile needs more than the 8192 MiB of memory that it may have");
   EXPECT_EQ(NumRuns(), 1);
+}
+
+TEST_F(CompilerTest, PlansAreFewAndStandBehindJobs) {
+  const std::string began = dir_.path() + "/began", go = dir_.path() + "/go";
+  Compiler::Options options;
+  options.jobs_dir = dir_.path() + "/jobs";
+  options.data_binary = dir_.Script("tacc-data", FakeData());
+  options.plan_binary = dir_.Script(
+      "tacc-plan", absl::StrCat("touch ", began, "\nwhile [ ! -e ", go, " ]; do sleep 0.02; done\n", FakePlan(1)));
+  std::filesystem::create_directory(options.jobs_dir);
+  std::vector<std::string> ended;  // Of the compiler's thread, until it is gone.
+  {
+    Compiler compiler(options);
+    const v1::JobSpec spec = TestSpec("toy", dir_.path() + "/runs", 1);
+    const auto plan = [&](const std::string& name, const std::shared_ptr<std::atomic<bool>>& cancel) {
+      compiler.Plan(spec, {1, {}, ""}, cancel, [&ended, name](const absl::StatusOr<Compiler::Plans>& planned) {
+        ended.push_back(absl::StrCat(name, " ", absl::StatusCodeToString(planned.status().code())));
+      });
+    };
+    const auto go_on = std::make_shared<std::atomic<bool>>(false), stop = std::make_shared<std::atomic<bool>>(false);
+    plan("first", go_on);
+    ASSERT_TRUE(WaitUntil([&] { return std::filesystem::exists(began); }));
+    for (int i = 0; i < 100; ++i) plan("waiting", stop);
+    EXPECT_THAT(ended, testing::IsEmpty());
+    plan("too many", go_on);
+    EXPECT_THAT(ended, testing::ElementsAre("too many RESOURCE_EXHAUSTED"));
+    *stop = true;
+    plan("last", go_on);
+    EXPECT_EQ(ended.size(), 101) << "those for which nobody waits make room";
+    ended.clear();
+    std::promise<void> done;
+    StartCompile start;
+    start.job = "toy-1";
+    start.world = 1;
+    compiler.Start(start, spec, [&](const Input& input) {
+      ended.push_back(std::holds_alternative<CompileDone>(input) ? "job" : std::get<CompileFailed>(input).message);
+      done.set_value();
+    });
+    std::ofstream(go).flush();
+    done.get_future().wait();
+  }
+  ASSERT_GE(ended.size(), 2U);
+  EXPECT_EQ(ended[0], "first OK");
+  EXPECT_EQ(ended[1], "job");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/text.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -39,7 +40,7 @@ absl::StatusOr<Json> ReadCluster(const std::string& text) {
     return absl::InvalidArgumentError(
         absl::StrCat("cluster has ", text.size(), " bytes; give a JSON object of at most ", kMaxClusterBytes));
   }
-  Json cluster = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json cluster = ParseOrderedJson(text);
   if (!cluster.is_object())
     return absl::InvalidArgumentError("cluster is no JSON object; give one as {\"machine\": \"h100\", \"gpus\": 64}");
   for (const auto& [key, value] : cluster.items()) {
@@ -131,7 +132,7 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTa
   v1::JobSpec full = WithDefaults(spec);
   Json request, facts;
   if (!data.empty()) {
-    facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+    facts = ParseOrderedJson(data);
     if (!facts.is_object()) return absl::InternalError("tacc-data check did not print a JSON object");
     if (!full.data().has_seq_len() && facts.contains("seq_len") && facts["seq_len"].is_number_integer())
       full.mutable_data()->set_seq_len(facts["seq_len"].get<int>());
@@ -147,7 +148,7 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTa
   if (auto status = google::protobuf::util::MessageToJsonString(full, &job, options); !status.ok()) {
     return absl::InternalError(absl::StrCat("job as JSON: ", std::string(status.message())));
   }
-  request["job"] = Json::parse(job, nullptr, /*allow_exceptions=*/false);
+  request["job"] = ParseOrderedJson(job);
   if (target.cluster.empty()) {
     if (target.world > 0) request["world"] = target.world;
     request["device"] = DeviceJson(target.device);
@@ -161,8 +162,8 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, const PlanTa
 }
 
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityParts& parts) {
-  const Json plan = Json::parse(parts.summary, nullptr, /*allow_exceptions=*/false);
-  const Json facts = Json::parse(parts.data, nullptr, /*allow_exceptions=*/false);
+  const Json plan = ParseOrderedJson(parts.summary);
+  const Json facts = ParseOrderedJson(parts.data);
   if (!plan.is_object() || !facts.is_object())
     return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
   const absl::StatusOr<Weights> weights = WeightsIn(parts.programs);

@@ -119,7 +119,7 @@ TEST(CompileRequest, TakesNoClusterThatIsDeepOrLong) {
   EXPECT_EQ(error(R"({"machine": "h100", "gpus": [8]})"), "cluster: gpus is a list; wanted a number or a name");
   EXPECT_EQ(error(R"({"machine": {}})"), "cluster: machine is an object; wanted a number or a name");
   const std::string deep(1000, '['), end(1000, ']');
-  EXPECT_EQ(error(R"({"gpus": )" + deep + end + "}"), "cluster: gpus is a list; wanted a number or a name");
+  EXPECT_THAT(error(R"({"gpus": )" + deep + end + "}"), ::testing::StartsWith("cluster is no JSON object; "));
   const std::string deeper(1 << 20, '['), deeper_end(1 << 20, ']');
   EXPECT_EQ(error(R"({"gpus": )" + deeper + deeper_end + "}"),
             "cluster has 2097162 bytes; give a JSON object of at most 65536");

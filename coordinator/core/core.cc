@@ -15,6 +15,7 @@ namespace tacc::coordinator {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxShownBytes = 128;  // Of a name that is none of a job's.
 constexpr size_t kMaxOpenJobs = 10000;
 // The most of the time since the last tick that counts: as long as two ticks.
 constexpr double kLongestTickSeconds = 1;
@@ -69,7 +70,7 @@ absl::Status Core::Replay(const v1::Fact& fact) {
     if (jobs_.count(fact.job()) != 0)
       return absl::InternalError(absl::StrCat("the log accepts job ", fact.job(), " twice"));
     const v1::JobAccepted& accepted = fact.job_accepted();
-    by_request_[accepted.request_id()] = fact.job();
+    by_request_[{accepted.project(), accepted.request_id()}] = fact.job();
     last_number_ = std::max(last_number_, accepted.number());
     queue_[accepted.number()] = fact.job();
     return Apply(fact, &jobs_[fact.job()]);
@@ -143,7 +144,7 @@ void Core::OnSubmit(const SubmitJob& submit) {
   auto reply = [&](absl::Status status, const std::string& job, bool existed) {
     out_.push_back(Reply{submit.tag, std::move(status), job, existed});
   };
-  if (auto it = by_request_.find(submit.request_id); it != by_request_.end()) {
+  if (auto it = by_request_.find({submit.scope.project, submit.request_id}); it != by_request_.end()) {
     const JobState& job = jobs_[it->second];
     if (google::protobuf::util::MessageDifferencer::Equals(job.spec, submit.spec))
       return reply(absl::OkStatus(), job.id, true);
@@ -157,8 +158,9 @@ void Core::OnSubmit(const SubmitJob& submit) {
   fact.mutable_job_accepted()->set_request_id(submit.request_id);
   *fact.mutable_job_accepted()->mutable_spec() = submit.spec;
   fact.mutable_job_accepted()->set_number(++last_number_);
+  fact.mutable_job_accepted()->set_project(submit.scope.project);
   JobState* job = &jobs_[fact.job()];
-  by_request_[submit.request_id] = fact.job();
+  by_request_[{submit.scope.project, submit.request_id}] = fact.job();
   queue_[last_number_] = fact.job();
   Log(job, std::move(fact));
   Tell(*job, "accepted", absl::StrCat("accepted as ", job->id));
@@ -166,6 +168,8 @@ void Core::OnSubmit(const SubmitJob& submit) {
 }
 
 absl::Status Core::MayAccept(const SubmitJob& submit) const {
+  if (!submit.scope.all && submit.scope.project.empty())
+    return absl::PermissionDeniedError("who is of no project submits no job");
   if (submit.request_id.size() > kMaxRequestIdBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("request_id has ", submit.request_id.size(), " bytes, at most ", kMaxRequestIdBytes));
@@ -185,7 +189,8 @@ absl::Status Core::MayAccept(const SubmitJob& submit) const {
                             ? "; it waits for its client (data.client.wait_seconds), also for one whose process is gone"
                             : "";
     return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ", id,
+        absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by ",
+                     submit.scope.Has(job.project) ? absl::StrCat("job ", id) : "a job of another project",
                      ", which has not ended; cancel it or give another folder", waits));
   }
   return absl::OkStatus();
@@ -195,8 +200,9 @@ void Core::OnCancel(const CancelJob& cancel) {
   auto reply = [&](absl::Status status, const std::string& job) {
     out_.push_back(Reply{cancel.tag, std::move(status), job, true});
   };
-  const JobState* found = Find(cancel.job);
-  if (found == nullptr) return reply(absl::NotFoundError(absl::StrCat("no job ", cancel.job)), "");
+  const JobState* found = Find(cancel.job, cancel.scope);
+  if (found == nullptr)
+    return reply(absl::NotFoundError(absl::StrCat("no job ", cancel.job.substr(0, kMaxShownBytes))), "");
   JobState* job = &jobs_.at(found->id);
   if (job->ended.has_value()) return reply(absl::OkStatus(), job->id);
   const v1::CancelMode mode =
@@ -435,7 +441,7 @@ void Core::Release(const std::string& job) {
 void Core::ForgetEndedJobs() {
   while (ended_.size() > options_.max_ended_jobs) {
     auto job = jobs_.find(ended_.front());
-    by_request_.erase(job->second.request_id);
+    by_request_.erase({job->second.project, job->second.request_id});
     gone_number_ = std::max(gone_number_, IdNumber(job->first));
     out_.push_back(ForgetJob{job->first});
     jobs_.erase(job);
@@ -445,12 +451,13 @@ void Core::ForgetEndedJobs() {
 
 // ---- Look-ups.
 
-const JobState* Core::Find(const std::string& id_or_name) const {
+const JobState* Core::Find(const std::string& id_or_name, const JobScope& scope) const {
   auto it = jobs_.find(id_or_name);
-  if (it != jobs_.end()) return &it->second;
+  if (it != jobs_.end() && scope.Has(it->second.project)) return &it->second;
   const JobState* newest = nullptr;
   for (const auto& [id, job] : jobs_) {
-    if (job.spec.name() == id_or_name && (newest == nullptr || job.number > newest->number)) newest = &job;
+    if (job.spec.name() != id_or_name || !scope.Has(job.project)) continue;
+    if (newest == nullptr || job.number > newest->number) newest = &job;
   }
   return newest;
 }

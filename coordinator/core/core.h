@@ -70,8 +70,8 @@ class Core {
   // ---- Reading. What is returned is valid until the next Handle.
   const std::map<std::string, JobState>& jobs() const { return jobs_; }
   const Membership& members() const { return members_; }
-  // By id, or the newest of that name; nullptr when there is none.
-  const JobState* Find(const std::string& id_or_name) const;
+  // By id, or the newest of that name, of those in the scope; nullptr when there is none.
+  const JobState* Find(const std::string& id_or_name, const JobScope& scope) const;
 
  private:
   // core.cc: jobs.
@@ -131,10 +131,10 @@ class Core {
   void OnWarning(JobState* job, int rank, const RankEvent& event);
   // Drops the checkpoint that the attempt was to begin with: a rank has read it, and it is damaged.
   void DropResume(JobState* job);
-  void OnDeleted(const v1::DeleteCheckpointsResult& result);
+  void OnDeleted(const Worker& worker, const v1::DeleteCheckpointsResult& result);
   // Asks a worker for the page about a job that has ended, where its rank 0 has not written it at its own end.
   void AskForReport(JobState* job);
-  void OnReportWritten(const v1::WriteReportResult& result);
+  void OnReportWritten(const Worker& worker, const v1::WriteReportResult& result);
   // Tells a worker that the folder of a job that has ended is anybody's, where its rank 0 has not said so.
   void LeaveFolder(const JobState& job);
   // An attached worker of the last attempt, or the one that has claimed the folder last; null: none is attached.
@@ -160,9 +160,10 @@ class Core {
   const DescribeInstruction describe_;
   Membership members_;
   std::map<std::string, JobState> jobs_;
-  std::map<std::string, std::string> by_request_;  // Request id -> job id.
-  std::map<int64_t, std::string> queue_;           // Jobs that have not ended, by number.
-  std::deque<std::string> ended_;                  // Jobs that have, in the order in which they did.
+  // Project and request id -> job id.
+  std::map<std::pair<std::string, std::string>, std::string> by_request_;
+  std::map<int64_t, std::string> queue_;  // Jobs that have not ended, by number.
+  std::deque<std::string> ended_;         // Jobs that have, in the order in which they did.
   AwakeClock clock_;
   int64_t gone_number_;      // The largest in an id of a job that is not known any more.
   int64_t last_number_ = 0;  // Of the queue.

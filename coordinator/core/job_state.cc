@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -142,7 +143,7 @@ void ApplyCheckpointsDropped(const v1::CheckpointsDropped& dropped, JobState* jo
 }  // namespace
 
 absl::Status Summary::Parse(const std::string& text, Summary* out) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJson(text);
   if (!json.is_object()) return absl::InvalidArgumentError("summary.json of tacc-plan is not a JSON object");
   v1::PlanSummary plan;
   plan.set_world(NumberOr<int>(json, "world", 0));
@@ -265,6 +266,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
     case v1::Fact::kJobAccepted:
       job->id = fact.job();
       job->request_id = fact.job_accepted().request_id();
+      job->project = fact.job_accepted().project();
       job->spec = fact.job_accepted().spec();
       job->number = fact.job_accepted().number();
       job->submitted_time = fact.time();
@@ -280,6 +282,8 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       if (attempt == nullptr) return Misfit(*job, "a listening rank of another attempt");
       attempt->host = fact.rank_listening().host();
       attempt->port = fact.rank_listening().port();
+      attempt->file = fact.rank_listening().file();
+      attempt->secret = fact.rank_listening().secret();
       return absl::OkStatus();
     }
     case v1::Fact::kRankReady:

@@ -69,6 +69,8 @@ struct AttemptState {
   int64_t best_step_before = 0;
   std::string host;  // Rendezvous; empty until rank 0 listens.
   int port = 0;
+  std::string file;             // In place of a port.
+  std::string secret;           // Of the ranks, to find one another.
   std::string condemned;        // Cause, when the coordinator ended it.
   bool resume_damaged = false;  // The checkpoint it was to resume from was dropped as damaged.
   bool over = false;            // AttemptEnded.
@@ -101,10 +103,17 @@ struct Outage {
   bool in_attempts = false;
 };
 
+// Checkpoints that a worker was asked to delete; volatile.
+struct Deletion {
+  std::string worker;
+  std::vector<std::string> names;
+};
+
 struct JobState {
   // Durable.
   std::string id;
   std::string request_id;
+  std::string project;  // Empty: of none.
   v1::JobSpec spec;
   int64_t number = 0;
   double submitted_time = 0;
@@ -143,9 +152,9 @@ struct JobState {
   // Devices that the compiler refused for this compiled job, and why: it waits for others.
   std::map<std::string, std::string> refused;
   std::optional<PathCheck> check;
-  std::string reason;                                     // Why it waits.
-  std::optional<Outage> outage;                           // From the first sight of one until the next new step.
-  std::map<uint64_t, std::vector<std::string>> deleting;  // DeleteCheckpoints in flight: request -> names.
+  std::string reason;                     // Why it waits.
+  std::optional<Outage> outage;           // From the first sight of one until the next new step.
+  std::map<uint64_t, Deletion> deleting;  // DeleteCheckpoints in flight, by request.
   bool running_told = false;
   std::string claimer;  // The worker that has claimed checkpoint.dir for it last; empty: none has.
   // Who writes the page about its end: request and worker.

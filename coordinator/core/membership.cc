@@ -7,11 +7,6 @@
 #include "protocol/attach_protocol.h"
 
 namespace tacc::coordinator {
-namespace {
-
-constexpr size_t kMaxNameBytes = 128;
-
-}  // namespace
 
 RankKey KeyOf(const v1::RankId& id) { return {id.job(), id.attempt(), id.rank()}; }
 
@@ -26,6 +21,10 @@ v1::RankId IdOf(const std::string& job, int attempt, int rank) {
 absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t session,
                                                         const v1::Register& registration) {
   const std::string& name = registration.name();
+  if (!protocol::IsWorkerName(name)) {
+    return absl::InvalidArgumentError(absl::StrCat("a worker's name has 1 to ", protocol::kMaxWorkerNameBytes,
+                                                   " letters, digits, dots, dashes and underscores"));
+  }
   const int protocol = std::max(registration.protocol(), 1);
   if (!protocol::CanTalk(protocol, protocol::kAttachProtocol)) {
     return absl::FailedPreconditionError(
@@ -33,10 +32,6 @@ absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t ses
                      "), the coordinator is version ", version_, " (protocol ", protocol::kAttachProtocol,
                      "): they have none in common; upgrade by one protocol at a time, or run the same version on all "
                      "machines"));
-  }
-  if (name.empty() || name.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a worker's name must have 1 to ", kMaxNameBytes, " bytes, this one has ", name.size()));
   }
   if (registration.instance().empty())
     return absl::InvalidArgumentError(absl::StrCat("worker ", name, ": no instance"));

@@ -27,10 +27,11 @@ struct Worker {
   std::string version;
   std::string outdated;  // Why no rank is started here: it is of another release than the coordinator.
   std::string advertise;
-  uint64_t session = 0;    // 0: no stream now.
-  double last_heard = 0;   // As all times here: seconds of the core's clock.
-  std::set<RankKey> held;  // Ranks whose processes it has not reaped.
-  std::string reserved;    // Job whose paths it checks, or whose attempt has a rank here.
+  uint64_t session = 0;           // 0: no stream now.
+  double last_heard = 0;          // As all times here: seconds of the core's clock.
+  std::set<RankKey> held;         // Ranks whose processes it has not reaped.
+  std::set<std::string> fetches;  // Jobs whose upload it was told to fetch; some may have ended.
+  std::string reserved;           // Job whose paths it checks, or whose attempt has a rank here.
 
   bool Attached() const { return session != 0; }
   bool Usable() const { return Attached() && trouble.empty() && outdated.empty(); }

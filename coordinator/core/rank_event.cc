@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "protocol/rank_events.h"
 
@@ -98,7 +99,7 @@ const std::set<std::string>& Required(const Message& message) {
       {"AttentionChoice", {"shape", "backend", "timings"}},
       {"AttentionTiming", {"backend"}},
       {"ProductChoice", {"shape", "algorithm"}}};
-  return required.at(message.GetDescriptor()->name());
+  return required.at(std::string(message.GetDescriptor()->name()));
 }
 
 // Sets the fields that the event has by their names. What the coordinator itself counts is not the rank's to say.
@@ -108,7 +109,7 @@ void ReadMessage(Fields& fields, Message* message) {
   const std::set<std::string>& required = Required(*message);
   for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor* const field = message->GetDescriptor()->field(i);
-    const std::string& name = field->name();
+    const std::string name(field->name());
     if (coordinators.count(name) > 0 || (!fields.Has(name.c_str()) && required.count(name) == 0)) continue;
     if (field->is_repeated()) {
       for (const nlohmann::json& object : fields.Objects(name.c_str())) {
@@ -158,7 +159,7 @@ Event Read(const nlohmann::json& json, Fields& fields) {
 }  // namespace
 
 absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJson(line);
   if (!json.is_object()) return absl::InvalidArgumentError("a rank's event is not a JSON object");
   Fields fields(json);
   RankEvent event;
@@ -167,7 +168,10 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
   if (fields.Has("step")) event.step = fields.Int("step");
   const std::string& name = event.event;
   if (name == ListeningEvent::kName) {
-    event.port = Read<ListeningEvent>(json, fields).port;
+    ListeningEvent listening = Read<ListeningEvent>(json, fields);
+    event.port = listening.port;
+    event.file = std::move(listening.file);
+    event.secret = std::move(listening.secret);
   } else if (name == ReadyEvent::kName) {
     ReadyEvent ready = Read<ReadyEvent>(json, fields);
     event.resumed_from = ready.resumed_from;

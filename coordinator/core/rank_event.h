@@ -28,6 +28,8 @@ struct RankEvent {
   double time = 0;
   int64_t step = 0;
   int port = 0;              // listening
+  std::string file;          // listening
+  std::string secret;        // listening
   std::string resumed_from;  // ready
   int64_t device_memory_used_bytes = 0;
   int64_t arena_bytes = 0;                     // ready

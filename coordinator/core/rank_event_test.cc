@@ -88,5 +88,12 @@ TEST(RankEventTest, SaysWhatIsWrong) {
   }
 }
 
+// What copies such a value calls itself for each level.
+TEST(RankEventTest, DeepValuesAreNoEvents) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  const auto event = ParseRankEvent(R"({"event":"ready","time":5,"step":0,"attention":[{"shape":)" + deep + "}]}");
+  EXPECT_THAT(std::string(event.status().message()), HasSubstr("not a JSON object"));
+}
+
 }  // namespace
 }  // namespace tacc::coordinator

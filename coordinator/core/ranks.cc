@@ -1,14 +1,13 @@
 // Reports of ranks, and what they mean for their attempt.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/rank_event.h"
 #include "coordinator/core/start_file.h"
 #include "graph/ir/program.h"
+#include "machine/machine.h"
 #include "protocol/rank_events.h"
 #include "text/utf8.h"
 
@@ -17,16 +16,6 @@ namespace {
 
 // Bytes of a text in an event.
 constexpr size_t kMaxEventText = 2000;
-
-// "173.3 MiB", "12 B".
-std::string BytesText(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  double size = static_cast<double>(bytes) / 1024;
-  const char* const kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (; size >= 1024 && unit + 1 < std::size(kUnits); ++unit) size /= 1024;
-  return absl::StrFormat("%.1f %s", size, kUnits[unit]);
-}
 
 // `text`, cut to kMaxEventText bytes, as a protobuf string can hold it.
 std::string Shorten(const std::string& text) {
@@ -66,8 +55,8 @@ void Core::OnReport(Worker* worker, const v1::RankReport& report) {
     if (event.ok()) {
       OnRankEvent(job, index, *event);
     } else {
-      Tell(*job, "warning",
-           absl::StrCat("rank ", index, ": ", std::string(event.status().message()), ": ", Shorten(report.event())));
+      // Without its text: events of a rank have its token and its secret, and who may read these may not drive a job.
+      Tell(*job, "warning", absl::StrCat("rank ", index, ": ", Shorten(std::string(event.status().message()))));
     }
   }
   if (report.has_exited() || rank->last_word.empty()) {
@@ -130,6 +119,8 @@ void Core::OnListening(JobState* job, const RankEvent& event) {
   fact.mutable_rank_listening()->set_attempt(attempt.number);
   fact.mutable_rank_listening()->set_host(attempt.ranks[0].advertise);
   fact.mutable_rank_listening()->set_port(event.port);
+  fact.mutable_rank_listening()->set_file(event.file);
+  fact.mutable_rank_listening()->set_secret(event.secret);
   Log(job, std::move(fact));
   for (size_t other = 1; other < attempt.ranks.size(); ++other) SendRendezvous(job, static_cast<int>(other));
 }
@@ -221,7 +212,7 @@ void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
   Log(job, std::move(fact));
   Tell(*job, "checkpoint",
        absl::StrCat("checkpoint of step ", checkpoint.step(), ": ", checkpoint.name(), ", ",
-                    BytesText(checkpoint.size_bytes())));
+                    SizeText(checkpoint.size_bytes())));
   DeleteOldCheckpoints(job);
 }
 
@@ -245,20 +236,20 @@ void Core::DeleteOldCheckpoints(JobState* job) {
   request->set_first_attempt(job->first_attempt);
   if (leftovers) request->set_older_than_attempt(attempt.number);
   job->deleting.clear();  // What an earlier request did not delete is in this one.
-  job->deleting[last_request_] = {request->names().begin(), request->names().end()};
+  job->deleting[last_request_] = {attempt.ranks[0].worker, {request->names().begin(), request->names().end()}};
   if (const Worker* worker = members_.ByName(attempt.ranks[0].worker)) Send(*worker, std::move(message));
 }
 
-void Core::OnDeleted(const v1::DeleteCheckpointsResult& result) {
+void Core::OnDeleted(const Worker& worker, const v1::DeleteCheckpointsResult& result) {
   for (auto& [id, job] : jobs_) {
     auto deleting = job.deleting.find(result.request());
-    if (deleting == job.deleting.end()) continue;
+    if (deleting == job.deleting.end() || deleting->second.worker != worker.name) continue;
     v1::Fact fact;
     fact.mutable_checkpoints_dropped()->set_why("deleted");
     std::string text;
     for (const std::string& name : result.deleted()) {
       absl::StrAppend(&text, text.empty() ? "" : ", ", name);
-      for (const std::string& asked : deleting->second) {
+      for (const std::string& asked : deleting->second.names) {
         if (asked == name) fact.mutable_checkpoints_dropped()->add_names(name);
       }
     }
@@ -325,9 +316,9 @@ void Core::LeaveFolder(const JobState& job) {
   Send(*worker, std::move(message));
 }
 
-void Core::OnReportWritten(const v1::WriteReportResult& result) {
+void Core::OnReportWritten(const Worker& worker, const v1::WriteReportResult& result) {
   for (auto& [id, job] : jobs_) {
-    if (!job.report.has_value() || job.report->first != result.request()) continue;
+    if (!job.report.has_value() || *job.report != std::pair(result.request(), worker.name)) continue;
     job.report.reset();
     if (!result.error().empty())
       Tell(job, "warning", absl::StrCat("the page about the run could not be written: ", Shorten(result.error())));

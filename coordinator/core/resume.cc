@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::coordinator {
@@ -47,7 +48,7 @@ std::string Describe(const Json& identity, const std::string& key) {
 
 // What is not compared, because the checkpoint does not say it.
 void TellWhatIsUnknown(const v1::FoundCheckpoint& found, std::vector<std::string>* notes) {
-  const Json identity = Json::parse(found.identity(), nullptr, /*allow_exceptions=*/false);
+  const Json identity = ParseOrderedJson(found.identity());
   for (const auto& [key, what] :
        {std::pair{kWeights, "from which initial weights it was trained: they are not compared"},
         std::pair{kConfig,
@@ -90,8 +91,8 @@ std::string DifferenceOfConfig(const Json& their_identity, const Json& my_identi
 // What differs in two texts of adapter_config.json, whose names train.lora has; empty where a text is none.
 std::string DifferenceOfAdapters(const Json& their_text, const Json& my_text) {
   if (!their_text.is_string() || !my_text.is_string()) return "";
-  const Json theirs = Json::parse(their_text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
-  const Json mine = Json::parse(my_text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  const Json theirs = ParseOrderedJson(their_text.get<std::string>());
+  const Json mine = ParseOrderedJson(my_text.get<std::string>());
   if (!theirs.is_object() || !mine.is_object()) return "";
   std::vector<std::string> changes;
   for (const auto& [name, is] : mine.items()) {
@@ -244,8 +245,8 @@ Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
 }
 
 std::string IdentityDifference(const std::string& my_identity, const std::string& their_identity) {
-  const Json mine = Json::parse(my_identity, nullptr, /*allow_exceptions=*/false);
-  const Json theirs = Json::parse(their_identity, nullptr, /*allow_exceptions=*/false);
+  const Json mine = ParseOrderedJson(my_identity);
+  const Json theirs = ParseOrderedJson(their_identity);
   if (!mine.is_object()) return "";
   if (!theirs.is_object()) return "its manifest has no identity";
   std::string text;

@@ -8,6 +8,7 @@
 #include "coordinator/core/resume.h"
 #include "coordinator/core/start_file.h"
 #include "proto/tacc/v1/upload_name.h"
+#include "protocol/start_file.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -31,9 +32,12 @@ void Core::StartPathCheck(JobState* job, const std::vector<std::string>& workers
   // All machines at once, not those of further ranks when rank 0's has it.
   if (const std::string upload = UploadOf(*job); !upload.empty()) {
     for (const std::string& name : workers) {
+      Worker& worker = *members_.ByName(name);
+      std::erase_if(worker.fetches, [this](const std::string& id) { return FindOpen(id) == nullptr; });
+      worker.fetches.insert(job->id);
       v1::AttachResponse message;
       message.mutable_fetch_upload()->set_id(upload);
-      Send(*members_.ByName(name), std::move(message));
+      Send(worker, std::move(message));
     }
   }
   SendPathCheck(job, workers.front(), v1::CHECK_PATHS_MODE_CLAIM);
@@ -166,10 +170,18 @@ void Core::StartAttempt(JobState* job) {
     }
   }
 
+  const int before = job->attempt.has_value() ? job->attempt->number : 0;
+  const int last = std::max(before, check.claim.max_attempt());
+  if (last >= protocol::kMaxAttempt) {
+    return EndJob(job, v1::PHASE_FAILED,
+                  absl::StrCat("checkpoint.dir ", job->spec.checkpoint().dir(), " has something of attempt ", last,
+                               ", and attempts have numbers up to ", protocol::kMaxAttempt, "; give another folder"),
+                  v1::FAILURE_CODE_BAD_INPUT, {});
+  }
+
   v1::Fact fact;
   v1::AttemptStarted* started = fact.mutable_attempt_started();
-  const int before = job->attempt.has_value() ? job->attempt->number : 0;
-  started->set_attempt(std::max(before, check.claim.max_attempt()) + 1);
+  started->set_attempt(last + 1);
   for (size_t rank = 0; rank < check.workers.size(); ++rank) {
     const Worker& worker = *members_.ByName(check.workers[rank]);
     v1::Placement* placement = started->add_placement();
@@ -213,7 +225,7 @@ void Core::SendRendezvous(JobState* job, int rank) {
   if (worker == nullptr) return;
   v1::AttachResponse message;
   *message.mutable_rank_command()->mutable_id() = IdOf(job->id, job->attempt->number, rank);
-  message.mutable_rank_command()->set_line(RendezvousLine(job->attempt->host, job->attempt->port));
+  message.mutable_rank_command()->set_line(RendezvousLine(*job->attempt));
   Send(*worker, std::move(message));
 }
 

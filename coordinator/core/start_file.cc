@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/upload_name.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -82,7 +83,7 @@ void Flatten(const google::protobuf::Message& message, const std::string& prefix
 
 // Settings in an owner text, those of options that its version did not know at their defaults; empty when it has none.
 Json SettingsOf(const std::string& owner) {
-  const Json json = Json::parse(owner, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseOrderedJson(owner);
   Json settings = Json::object();
   if (!json.is_object() || !json.contains("settings") || !json["settings"].is_object()) return settings;
   Flatten(WithDefaults(v1::JobSpec()), "", &settings);
@@ -202,7 +203,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   for (const v1::ProductChoice& choice : job.products) {
     if (!choice.makeshift()) start.products[choice.shape()] = choice.algorithm();
   }
-  const nlohmann::json identity = nlohmann::json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json identity = ParseJson(job.compile.identity());
   if (identity.is_object()) start.identity = identity;
   start.collective_timeout_seconds = collective_timeout_seconds;
   return protocol::WriteStartFile(start);
@@ -226,13 +227,16 @@ std::string ModelDir(const v1::JobSpec& spec) {
 }
 
 std::string WithPredictedTrace(const std::string& start_file, const std::string& trace) {
-  Json start = Json::parse(start_file, nullptr, /*allow_exceptions=*/false);
+  Json start = ParseOrderedJson(start_file);
   protocol::SetStartField(&start, &protocol::StartFile::predicted_trace, trace);
   return Dump(start);
 }
 
-std::string RendezvousLine(const std::string& host, int port) {
-  return Dump(Json{{"command", "rendezvous"}, {"host", host}, {"port", port}});
+std::string RendezvousLine(const AttemptState& attempt) {
+  Json line = {{"command", "rendezvous"}, {"host", attempt.host}, {"port", attempt.port}};
+  if (!attempt.file.empty()) line["file"] = attempt.file;
+  if (!attempt.secret.empty()) line["secret"] = attempt.secret;
+  return Dump(line);
 }
 
 std::string StopLine() { return Dump(Json{{"command", "stop"}}); }

@@ -23,7 +23,7 @@ std::string WithPredictedTrace(const std::string& start_file, const std::string&
 std::string RunText(const JobState& job);
 
 // Lines for the stdin of ranks: where to meet, for ranks other than 0; to stop after a checkpoint.
-std::string RendezvousLine(const std::string& host, int port);
+std::string RendezvousLine(const AttemptState& attempt);
 std::string StopLine();
 
 // checkpoint.dir/job.json: the owner, and all settings of its job, to tell what changed from one job to the next in the

@@ -20,6 +20,14 @@ struct Time {
   double wall = 0;    // Seconds since the epoch: what people and files see.
 };
 
+// Whose jobs a caller sees and changes: those of one project, all, or (by default) none.
+struct JobScope {
+  bool all = false;
+  std::string project;
+
+  bool Has(const std::string& project_of_job) const { return all || (!project.empty() && project == project_of_job); }
+};
+
 // ---- Inputs.
 
 // Time has passed. Expected at least each second.
@@ -29,11 +37,13 @@ struct SubmitJob {
   uint64_t tag = 0;
   std::string request_id;  // Not empty.
   v1::JobSpec spec;
+  JobScope scope;  // Of who submits it: the job is of that project, or of none.
 };
 struct CancelJob {
   uint64_t tag = 0;
   std::string job;
   v1::CancelMode mode = v1::CANCEL_MODE_NOW;
+  JobScope scope;
 };
 // Answers to StartCompile.
 struct CompileDone {

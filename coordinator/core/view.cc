@@ -1,9 +1,15 @@
 #include "coordinator/core/view.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "machine/loopback.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -51,6 +57,12 @@ const char* StateOf(const RankState& rank) {
   return rank.seen_sequence == 0 ? "starting" : "loading";
 }
 
+// By what their daemons said last.
+bool WaitsForClient(const AttemptState& attempt) {
+  return std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
+                     [](const RankState& rank) { return rank.sample.has_value() && rank.sample->waits_for_client(); });
+}
+
 std::string ReasonOf(const JobState& job) {
   switch (job.Phase()) {
     case v1::PHASE_WAITING:
@@ -66,20 +78,54 @@ std::string ReasonOf(const JobState& job) {
       return *job.cancel == v1::CANCEL_MODE_CHECKPOINT && !job.attempt->Failing()
                  ? "the ranks write a checkpoint and stop"
                  : "the ranks are being killed";
+    case v1::PHASE_RUNNING:
+      return WaitsForClient(*job.attempt) ? "waits for its client" : "";
     default:
       return "";
   }
+}
+
+// "10.0.0.1, 10.0.0.2"; of many the first ones.
+std::string Places(const std::set<std::string>& hosts) {
+  constexpr size_t kShown = 4;
+  const auto end = std::next(hosts.begin(), static_cast<std::ptrdiff_t>(std::min(kShown, hosts.size())));
+  return absl::StrCat(absl::StrJoin(hosts.begin(), end, ", "),
+                      hosts.size() > kShown ? absl::StrCat(" and ", hosts.size() - kShown, " more") : "");
+}
+
+// What anybody on the network can read of what the attempt's processes say to each other and to their client. Loopback
+// is the machine's own.
+std::vector<std::string> UnencryptedOf(const AttemptState& attempt) {
+  std::set<std::string> rank_hosts, client_hosts;
+  bool on_gpu = false;
+  for (const RankState& rank : attempt.ranks) {
+    on_gpu = on_gpu || rank.device_memory_used_bytes > 0;
+    if (attempt.ranks.size() > 1 && !IsLoopback(rank.advertise)) rank_hosts.insert(rank.advertise);
+    const std::string& host = rank.endpoint.host();
+    if (!host.empty() && !IsLoopback(host)) client_hosts.insert(host);
+  }
+  std::vector<std::string> lines;
+  if (!rank_hosts.empty()) {
+    lines.push_back(absl::StrCat("between ranks: not encrypted (", on_gpu ? "NCCL, and Gloo over TCP" : "Gloo over TCP",
+                                 ", at ", Places(rank_hosts), ")"));
+  }
+  if (!client_hosts.empty()) {
+    lines.push_back(
+        absl::StrCat("between the job's client and ranks: not encrypted (TCP, at ", Places(client_hosts), ")"));
+  }
+  return lines;
 }
 
 bool IsOpenEnded(const JobState& job) { return job.spec.data().has_client() && job.MaxSteps() >= kOpenEndedSteps; }
 
 }  // namespace
 
-v1::Job ViewJob(const JobState& job) {
+v1::Job ViewJob(const JobState& job, const std::string& clear_address) {
   v1::Job view;
   view.set_id(job.id);
   view.set_name(job.spec.name());
   view.set_request_id(job.request_id);
+  view.set_project(job.project);
   view.set_phase(job.Phase());
   view.set_reason(ReasonOf(job));
   *view.mutable_spec() = job.spec;
@@ -101,9 +147,14 @@ v1::Job ViewJob(const JobState& job) {
     *view.mutable_plan() = job.summary.plan;
     view.mutable_plan()->set_compile_seconds(job.compile.seconds());
   }
+  if (!clear_address.empty()) {
+    view.add_unencrypted(absl::StrCat("between the coordinator and its workers and clients: not encrypted (gRPC, at ",
+                                      clear_address, ")"));
+  }
   if (job.attempt.has_value()) {
     const AttemptState& attempt = *job.attempt;
     view.set_attempt(attempt.number);
+    for (std::string& line : UnencryptedOf(attempt)) view.add_unencrypted(std::move(line));
     view.mutable_plan()->set_peak_flops_per_second(attempt.peak_flops_per_second);
     *view.mutable_measured() = Measure(attempt);
     view.mutable_measured()->mutable_attention()->Assign(job.attention.begin(), job.attention.end());

@@ -103,9 +103,9 @@ void Core::OnMessage(const WorkerMessage& message) {
     case v1::AttachRequest::kCheckPathsResult:
       return OnPathsChecked(worker, message.message.check_paths_result());
     case v1::AttachRequest::kDeleteCheckpointsResult:
-      return OnDeleted(message.message.delete_checkpoints_result());
+      return OnDeleted(*worker, message.message.delete_checkpoints_result());
     case v1::AttachRequest::kWriteReportResult:
-      return OnReportWritten(message.message.write_report_result());
+      return OnReportWritten(*worker, message.message.write_report_result());
     case v1::AttachRequest::kDeviceState:
       worker->trouble = message.message.device_state().trouble();
       if (message.message.device_state().has_device()) worker->device = message.message.device_state().device();

@@ -74,7 +74,7 @@ std::string StateName(int phase) {
 }
 
 void AddJob(const JobState& job, metrics::Families* out) {
-  const v1::Job view = ViewJob(job);
+  const v1::Job view = ViewJob(job, /*clear_address=*/"");
   for (int phase = v1::Phase_MIN + 1; phase <= v1::Phase_MAX; ++phase)
     out->Add("tacc_job_state", phase == view.phase() ? 1 : 0, {view.id(), StateName(phase)});
   for (const metrics::Metric& metric : metrics::AllMetrics()) {

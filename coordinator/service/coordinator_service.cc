@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <random>
 #include <set>
@@ -15,6 +16,7 @@
 #include "coordinator/core/view.h"
 #include "coordinator/service/grpc_status.h"
 #include "coordinator/service/page_stream.h"
+#include "identity/access.h"
 #include "jobfile/job_file.h"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -30,22 +32,45 @@ grpc::Status NoJob(const std::string& job) {
   return grpc::Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no job ", job.substr(0, kMaxJobNameBytes)));
 }
 
-v1::Job FullView(const JobState& job, Store& store) {
-  v1::Job view = ViewJob(job);
+v1::Job FullView(const JobState& job, const std::string& clear_address, Store& store) {
+  v1::Job view = ViewJob(job, clear_address);
   auto cursor = store.LastCursor(job.id);
   if (cursor.ok()) view.set_cursor(*cursor);
   return view;
 }
 
+// Whose jobs the caller sees and changes. By then its role may make the call. Unauthenticated: its certificate or token
+// has expired since.
+absl::StatusOr<JobScope> ScopeOf(const grpc::CallbackServerContext& context) {
+  const absl::StatusOr<std::optional<identity::Principal>> peer = identity::PeerOf(context);
+  if (!peer.ok()) return peer.status();
+  if (!peer->has_value()) return JobScope{.all = true};
+  return JobScope{(*peer)->role != identity::Role::kUser, (*peer)->project};
+}
+
+// Whose streams are counted together. Without TLS nobody is known.
+std::string CallerOf(const grpc::CallbackServerContext& context) {
+  const absl::StatusOr<std::optional<identity::Principal>> peer = identity::PeerOf(context);
+  return peer.ok() && peer->has_value() ? identity::Describe(**peer) : "";
+}
+
 // Answers with the job of that id or name.
 template <typename Response>
-void AnswerWithJob(Loop* loop, grpc::ServerUnaryReactor* reactor, const std::string& name, Response* response) {
-  loop->Read([reactor, name, response](const Loop::View& view) {
-    const JobState* job = view.core.Find(name);
+void AnswerWithJob(Loop* loop, grpc::ServerUnaryReactor* reactor, const std::string& name, const JobScope& scope,
+                   const std::string& clear_address, Response* response) {
+  loop->Read([reactor, name, scope, clear_address, response](const Loop::View& view) {
+    const JobState* job = view.core.Find(name, scope);
     if (job == nullptr) return reactor->Finish(NoJob(name));
-    *response->mutable_job() = FullView(*job, view.store);
+    *response->mutable_job() = FullView(*job, clear_address, view.store);
     reactor->Finish(grpc::Status::OK);
   });
+}
+
+// Of a job, or of what is asked about one: it stays in memory until its turn comes.
+absl::Status CheckSize(const google::protobuf::Message& job) {
+  const size_t num_bytes = job.ByteSizeLong();
+  if (num_bytes <= kMaxSpecBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the job has ", num_bytes, " bytes, at most ", kMaxSpecBytes));
 }
 
 std::string RandomRequestId() {
@@ -77,73 +102,82 @@ class PlanReactor : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContext* context,
                                                       const v1::SubmitRequest* request, v1::SubmitResponse* response) {
-  if (request->spec().ByteSizeLong() > kMaxSpecBytes) {
-    return Finished(context, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
-                                          absl::StrCat("the job has ", request->spec().ByteSizeLong(),
-                                                       " bytes, at most ", kMaxSpecBytes)));
-  }
+  if (const absl::Status status = CheckSize(request->spec()); !status.ok()) return Finished(context, ToGrpc(status));
   if (const absl::Status status = uploads_->Check(request->spec()); !status.ok())
     return Finished(context, ToGrpc(status));
+  const absl::StatusOr<JobScope> scope = ScopeOf(*context);
+  if (!scope.ok()) return Finished(context, ToGrpc(scope.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   SubmitJob submit;
   submit.request_id = request->request_id().empty() ? RandomRequestId() : request->request_id();
   submit.spec = request->spec();
-  loop_->Ask(std::move(submit), [this, reactor, response](const Reply& reply) {
+  submit.scope = *scope;
+  loop_->Ask(std::move(submit), [this, reactor, scope = *scope, response](const Reply& reply) {
     if (!reply.status.ok()) return reactor->Finish(ToGrpc(reply.status));
     response->set_existed(reply.existed);
-    AnswerWithJob(loop_, reactor, reply.job, response);
+    AnswerWithJob(loop_, reactor, reply.job, scope, options_.clear_address, response);
   });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* CoordinatorHandlers::Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
                                                    v1::GetResponse* response) {
+  const absl::StatusOr<JobScope> scope = ScopeOf(*context);
+  if (!scope.ok()) return Finished(context, ToGrpc(scope.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  AnswerWithJob(loop_, reactor, request->job(), response);
+  AnswerWithJob(loop_, reactor, request->job(), *scope, options_.clear_address, response);
   return reactor;
 }
 
 grpc::ServerUnaryReactor* CoordinatorHandlers::List(grpc::CallbackServerContext* context,
                                                     const v1::ListRequest* request, v1::ListResponse* response) {
+  const absl::StatusOr<JobScope> scope = ScopeOf(*context);
+  if (!scope.ok()) return Finished(context, ToGrpc(scope.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Read([reactor, request, response](const Loop::View& view) {
-    const std::set<int> phases(request->phases().begin(), request->phases().end());
-    std::vector<const JobState*> jobs;
-    for (const auto& [id, job] : view.core.jobs()) {
-      if (phases.empty() || phases.count(job.Phase()) != 0) jobs.push_back(&job);
-    }
-    std::sort(jobs.begin(), jobs.end(), [](const auto* a, const auto* b) { return a->number > b->number; });
-    const size_t limit = request->limit() > 0 ? std::min(request->limit(), kDefaultListLimit) : kDefaultListLimit;
-    if (jobs.size() > limit) jobs.resize(limit);
-    for (const JobState* job : jobs) *response->add_jobs() = ViewJob(*job);
-    reactor->Finish(grpc::Status::OK);
-  });
+  loop_->Read(
+      [reactor, request, scope = *scope, response, &clear_address = options_.clear_address](const Loop::View& view) {
+        const std::set<int> phases(request->phases().begin(), request->phases().end());
+        std::vector<const JobState*> jobs;
+        for (const auto& [id, job] : view.core.jobs()) {
+          if (scope.Has(job.project) && (phases.empty() || phases.count(job.Phase()) != 0)) jobs.push_back(&job);
+        }
+        std::sort(jobs.begin(), jobs.end(), [](const auto* a, const auto* b) { return a->number > b->number; });
+        const size_t limit = request->limit() > 0 ? std::min(request->limit(), kDefaultListLimit) : kDefaultListLimit;
+        if (jobs.size() > limit) jobs.resize(limit);
+        for (const JobState* job : jobs) *response->add_jobs() = ViewJob(*job, clear_address);
+        reactor->Finish(grpc::Status::OK);
+      });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* CoordinatorHandlers::Cancel(grpc::CallbackServerContext* context,
                                                       const v1::CancelRequest* request, v1::CancelResponse* response) {
+  const absl::StatusOr<JobScope> scope = ScopeOf(*context);
+  if (!scope.ok()) return Finished(context, ToGrpc(scope.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   CancelJob cancel;
   cancel.job = request->job();
   cancel.mode = request->mode();
-  loop_->Ask(std::move(cancel), [this, reactor, response](const Reply& reply) {
+  cancel.scope = *scope;
+  loop_->Ask(std::move(cancel), [this, reactor, scope = *scope, response](const Reply& reply) {
     if (!reply.status.ok()) return reactor->Finish(ToGrpc(reply.status));
-    AnswerWithJob(loop_, reactor, reply.job, response);
+    AnswerWithJob(loop_, reactor, reply.job, scope, options_.clear_address, response);
   });
   return reactor;
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* CoordinatorHandlers::Watch(grpc::CallbackServerContext* context,
                                                                         const v1::WatchRequest* request) {
+  const absl::StatusOr<JobScope> admitted = ScopeOf(*context);
+  const JobScope scope = admitted.value_or(JobScope{});
   Store::Selection selection;
   selection.after = request->cursor();
   if (request->no_events()) selection.kinds = Store::Selection::Kinds::kMetrics;
   if (request->no_metrics()) selection.kinds = Store::Selection::Kinds::kEvents;
   auto state = std::make_shared<Store::Selection>(selection);
-  auto read = [state, no_follow = request->no_follow()](const Loop::View& view) {
+  auto read = [state, scope, no_follow = request->no_follow()](const Loop::View& view) {
     StreamPage<v1::WatchResponse> page;
-    const JobState* job = view.core.Find(state->job);
+    const JobState* job = view.core.Find(state->job, scope);
     auto records = view.store.Read(*state);
     if (!records.ok()) {
       page.status = records.status();
@@ -156,15 +190,16 @@ grpc::ServerWriteReactor<v1::WatchResponse>* CoordinatorHandlers::Watch(grpc::Ca
     page.complete = page.responses.empty() && (no_follow || job == nullptr || job->ended.has_value());
     return page;
   };
-  auto stream = PageStream<v1::WatchResponse>::Make(loop_, read, &num_streams_);
-  if (num_streams_ > options_.max_streams) {
-    stream->Fail(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open streams"));
+  const absl::StatusOr<std::shared_ptr<void>> ticket = streams_.Open(CallerOf(*context));
+  auto stream = PageStream<v1::WatchResponse>::Make(loop_, read, ticket.ok() ? *ticket : nullptr);
+  if (!admitted.ok() || !ticket.ok()) {
+    stream->Fail(ToGrpc(admitted.ok() ? ticket.status() : admitted.status()));
   } else if (request->no_events() && request->no_metrics()) {
     stream->Fail(
         grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no_events and no_metrics: nothing is left to watch"));
   } else {
-    loop_->Read([stream, state, name = request->job()](const Loop::View& view) {
-      const JobState* job = view.core.Find(name);
+    loop_->Read([stream, state, scope, name = request->job()](const Loop::View& view) {
+      const JobState* job = view.core.Find(name, scope);
       if (job == nullptr) return stream->Fail(NoJob(name));
       state->job = job->id;
       stream->Begin(job->id);
@@ -178,52 +213,55 @@ grpc::ServerWriteReactor<v1::LogsResponse>* CoordinatorHandlers::Logs(grpc::Call
   struct State {
     std::string job;
     int64_t position = 0;
-    int tail = 0;
+    int tail = 0;                   // Only so many lines of what is there; 0: all.
+    std::deque<v1::LogLine> lines;  // To send; of `tail` the last ones so far.
     int rank = -1;
     bool follow = false;
   };
+  const absl::StatusOr<JobScope> admitted = ScopeOf(*context);
+  const JobScope scope = admitted.value_or(JobScope{});
   auto state = std::make_shared<State>();
   state->tail = std::max(0, request->tail());
   state->rank = request->has_rank() ? request->rank() : -1;
   state->follow = request->follow();
   state->position = std::max<int64_t>(0, request->cursor());
-  auto read = [state](const Loop::View& view) {
+  auto read = [state, scope](const Loop::View& view) {
     StreamPage<v1::LogsResponse> page;
-    std::deque<v1::LogLine> lines;
-    const bool all = state->tail > 0;  // The last lines are known only at the end.
-    while (true) {
-      auto part = view.logs.Read(state->job, state->position);
-      if (!part.ok()) {
-        page.status = part.status();
-        return page;
-      }
-      const bool end = part->next == state->position;
-      state->position = part->next;
-      for (v1::LogLine& line : part->lines) {
-        if (state->rank >= 0 && line.rank() != state->rank) continue;
-        lines.push_back(std::move(line));
-        if (all && static_cast<int>(lines.size()) > state->tail) lines.pop_front();
-      }
-      if (end || (!all && !lines.empty())) break;
+    auto part = view.logs.Read(state->job, state->position);
+    if (!part.ok()) {
+      page.status = part.status();
+      return page;
     }
+    const bool end = part->next == state->position;
+    state->position = part->next;
+    for (v1::LogLine& line : part->lines) {
+      if (state->rank >= 0 && line.rank() != state->rank) continue;
+      state->lines.push_back(std::move(line));
+      if (state->tail > 0 && static_cast<int>(state->lines.size()) > state->tail) state->lines.pop_front();
+    }
+    // The last lines are known only at the end.
+    page.goes_on = !end;
+    if (state->tail > 0 && !end) return page;
     state->tail = 0;
-    if (!lines.empty()) {
+    if (!state->lines.empty()) {
       v1::LogsResponse response;
-      for (v1::LogLine& line : lines) *response.add_lines() = std::move(line);
+      for (v1::LogLine& line : state->lines) *response.add_lines() = std::move(line);
+      state->lines.clear();
       response.set_cursor(state->position);
       page.responses.push_back(std::move(response));
-    } else {
-      const JobState* job = view.core.Find(state->job);
+    } else if (end) {
+      const JobState* job = view.core.Find(state->job, scope);
       page.complete = !state->follow || job == nullptr || job->ended.has_value();
     }
     return page;
   };
-  auto stream = PageStream<v1::LogsResponse>::Make(loop_, read, &num_streams_);
-  if (num_streams_ > options_.max_streams) {
-    stream->Fail(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open streams"));
+  const absl::StatusOr<std::shared_ptr<void>> ticket = streams_.Open(CallerOf(*context));
+  auto stream = PageStream<v1::LogsResponse>::Make(loop_, read, ticket.ok() ? *ticket : nullptr);
+  if (!admitted.ok() || !ticket.ok()) {
+    stream->Fail(ToGrpc(admitted.ok() ? ticket.status() : admitted.status()));
   } else {
-    loop_->Read([stream, state, name = request->job()](const Loop::View& view) {
-      const JobState* job = view.core.Find(name);
+    loop_->Read([stream, state, scope, name = request->job()](const Loop::View& view) {
+      const JobState* job = view.core.Find(name, scope);
       if (job == nullptr) return stream->Fail(NoJob(name));
       state->job = job->id;
       stream->Begin(job->id);
@@ -257,6 +295,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::ReadJob(grpc::CallbackServerConte
 
 grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext* context,
                                                     const v1::PlanRequest* request, v1::PlanResponse* response) {
+  if (const absl::Status status = CheckSize(*request); !status.ok()) return Finished(context, ToGrpc(status));
   std::string wrong;
   for (const JobDiagnostic& diagnostic : ValidateJobSpec(request->spec())) {
     absl::StrAppend(&wrong, wrong.empty() ? "" : "\n", diagnostic.message);
@@ -290,10 +329,16 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* CoordinatorHandlers::ListWorkers(grpc::CallbackServerContext* context,
                                                            const v1::ListWorkersRequest* request,
                                                            v1::ListWorkersResponse* response) {
+  const absl::StatusOr<JobScope> scope = ScopeOf(*context);
+  if (!scope.ok()) return Finished(context, ToGrpc(scope.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Read([reactor, response](const Loop::View& view) {
-    for (const auto& [name, worker] : view.core.members().workers())
-      *response->add_workers() = ViewWorker(worker, view.core.AwakeSeconds(view.now));
+  loop_->Read([reactor, scope = *scope, response](const Loop::View& view) {
+    for (const auto& [name, worker] : view.core.members().workers()) {
+      v1::WorkerView& shown = *response->add_workers();
+      shown = ViewWorker(worker, view.core.AwakeSeconds(view.now));
+      const auto job = view.core.jobs().find(shown.job());
+      if (!scope.all && (job == view.core.jobs().end() || !scope.Has(job->second.project))) shown.clear_job();
+    }
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
@@ -302,9 +347,11 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::ListWorkers(grpc::CallbackServerC
 grpc::ServerUnaryReactor* CoordinatorHandlers::GetEndpoints(grpc::CallbackServerContext* context,
                                                             const v1::GetEndpointsRequest* request,
                                                             v1::GetEndpointsResponse* response) {
+  const absl::StatusOr<JobScope> scope = ScopeOf(*context);
+  if (!scope.ok()) return Finished(context, ToGrpc(scope.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Read([reactor, name = request->job(), response](const Loop::View& view) {
-    const JobState* job = view.core.Find(name);
+  loop_->Read([reactor, scope = *scope, name = request->job(), response](const Loop::View& view) {
+    const JobState* job = view.core.Find(name, scope);
     if (job == nullptr) return reactor->Finish(NoJob(name));
     if (!job->spec.data().has_client()) {
       return reactor->Finish(

@@ -4,11 +4,11 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "coordinator/service/calls.h"
 #include "coordinator/service/loop.h"
 #include "coordinator/service/uploads.h"
 #include "tacc/v1/coordinator.grpc.pb.h"
@@ -21,11 +21,12 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
     std::string version;
     std::string state_dir;
     std::string metrics_address;
-    int max_streams = 1000;  // Watch and Logs streams at a time.
+    std::string clear_address = {};    // Where the network reaches it without TLS; empty: nowhere.
+    OpenStreams::Limits streams = {};  // Of Watch and Logs.
   };
   // `shutdown` is called once Shutdown was asked for.
   CoordinatorHandlers(Options options, std::function<void()> shutdown)
-      : options_(std::move(options)), shutdown_(std::move(shutdown)) {}
+      : options_(std::move(options)), shutdown_(std::move(shutdown)), streams_(options_.streams) {}
   // Must be called before the server starts; all outlive the server.
   void set_loop(Loop* loop, Compiler* compiler, Uploads* uploads) {
     loop_ = loop;
@@ -68,7 +69,7 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
   Loop* loop_ = nullptr;
   Compiler* compiler_ = nullptr;
   Uploads* uploads_ = nullptr;
-  std::atomic<int> num_streams_{0};
+  OpenStreams streams_;
 };
 
 }  // namespace tacc::coordinator

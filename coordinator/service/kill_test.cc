@@ -32,6 +32,7 @@ void RunWithKill(const std::string& failpoints, int kill_after_ms) {
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(failpoints));
   TestClient client(coordinator.address());
   FakeDaemon daemon("w0");
+  daemon.version = TACC_VERSION;
   const v1::JobSpec spec = TestSpec("toy", coordinator.dir().path() + "/runs", 1);
   bool submitted = false;
   int deaths = 0;
@@ -124,6 +125,7 @@ TEST(FullDiskTest, IsWaitedFor) {
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
   TestClient client(coordinator.address());
   FakeDaemon daemon("w0");
+  daemon.version = TACC_VERSION;
   ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
   ASSERT_TRUE(client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
   const v1::RankId rank = daemon.WaitForRank(1);
@@ -151,6 +153,7 @@ TEST(StallTest, OfTheCoordinatorEndsNoAttempt) {
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
   TestClient client(coordinator.address());
   FakeDaemon daemon("w0");
+  daemon.version = TACC_VERSION;
   ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
   ASSERT_TRUE(client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
   const v1::RankId rank = daemon.WaitForRank(1);
@@ -187,6 +190,7 @@ TEST(SignalTest, EndsCleanlyOnSigterm) {
   CoordinatorProcess coordinator;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
   FakeDaemon daemon("w0");
+  daemon.version = TACC_VERSION;
   ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
   const int status = coordinator.Terminate();
   EXPECT_TRUE(WIFEXITED(status));

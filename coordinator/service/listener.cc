@@ -1,5 +1,6 @@
 #include "coordinator/service/listener.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "machine/clock.h"
+#include "machine/unix_socket.h"
 #include "spdlog/spdlog.h"
 
 namespace tacc::coordinator {
@@ -62,13 +64,35 @@ int ListenOn(const addrinfo& found, int port) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(const std::string& address) {
-  const auto fail = [&address](const std::string& why) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", address, ": ", why));
-  };
+  std::unique_ptr<Listener> listener(new Listener());
+  listener->end_ = eventfd(0, EFD_CLOEXEC);
+  if (listener->end_ < 0) return Failure(address, strerror(errno));
+  const absl::Status status =
+      IsUnixAddress(address) ? listener->ListenOnUnixSocket(address) : listener->ListenOnPort(address);
+  if (!status.ok()) return status;
+  return listener;
+}
+
+absl::Status Listener::Failure(const std::string& address, const std::string& why) {
+  return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", address, ": ", why));
+}
+
+absl::Status Listener::ListenOnUnixSocket(const std::string& address) {
+  const absl::StatusOr<std::string> path = UnixSocketPath(address);
+  if (!path.ok()) return Failure(address, std::string(path.status().message()));
+  absl::StatusOr<std::unique_ptr<LocalSocket>> local = LocalSocket::Listen(*path, kBacklog);
+  if (!local.ok()) return Failure(address, std::string(local.status().message()));
+  local_socket_ = *std::move(local);
+  sockets_.push_back(local_socket_->fd());
+  address_ = address;
+  return absl::OkStatus();
+}
+
+absl::Status Listener::ListenOnPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535)
-    return fail("give HOST:PORT, the port at most 65535");
+    return Failure(address, "give HOST:PORT, the port at most 65535");
   const std::string host = address.substr(0, colon);
   absl::string_view name = host;
   if (absl::ConsumePrefix(&name, "[")) absl::ConsumeSuffix(&name, "]");
@@ -77,30 +101,26 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(const std::string& ad
   hints.ai_flags = AI_PASSIVE;
   addrinfo* list = nullptr;
   if (const int error = getaddrinfo(std::string(name).c_str(), nullptr, &hints, &list); error != 0)
-    return fail(gai_strerror(error));
+    return Failure(address, gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(list, freeaddrinfo);
-
-  std::unique_ptr<Listener> listener(new Listener());
-  listener->end_ = eventfd(0, EFD_CLOEXEC);
-  if (listener->end_ < 0) return fail(strerror(errno));
   int missing = EADDRNOTAVAIL;
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
     const int fd = ListenOn(*one, port);
     if (fd >= 0) {
-      listener->sockets_.push_back(fd);
+      sockets_.push_back(fd);
       port = PortOf(fd);
     } else if (errno == EADDRINUSE) {
-      return fail("is the port in use by another coordinator? Choose another with --listen");
+      return Failure(address, "is the port in use by another coordinator? Choose another with --listen");
     } else if (errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL) {
       missing = errno;  // A name may stand for addresses of a family that this machine does not have.
     } else {
-      return fail(strerror(errno));
+      return Failure(address, strerror(errno));
     }
   }
-  if (listener->sockets_.empty()) return fail(strerror(missing));
-  listener->address_ = absl::StrCat(host, ":", port);
-  return listener;
+  if (sockets_.empty()) return Failure(address, strerror(missing));
+  address_ = absl::StrCat(host, ":", port);
+  return absl::OkStatus();
 }
 
 Listener::~Listener() {
@@ -109,13 +129,16 @@ Listener::~Listener() {
     if (write(end_, &one, sizeof(one)) < 0) std::abort();  // Our own eventfd.
     thread_.join();
   }
-  for (const int fd : sockets_) close(fd);
+  if (local_socket_ == nullptr) {
+    for (const int fd : sockets_) close(fd);
+  }
   if (end_ >= 0) close(end_);
 }
 
-void Listener::Start(int max_descriptor, std::function<void(int, int)> take) {
+void Listener::Start(int max_descriptor, std::function<void(int, int)> take, std::function<bool()> make_room) {
   max_descriptor_ = max_descriptor;
   take_ = std::move(take);
+  make_room_ = std::move(make_room);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -133,31 +156,51 @@ void Listener::Run() {
     descriptors.pop_back();
     absl::Status status;
     for (const int fd : sockets_) status.Update(AcceptAll(fd));
-    const double now = SteadySeconds();
-    const bool silent = last_said_ == 0 || now - last_said_ >= kSaySeconds;
-    if (silent && (!status.ok() || num_refused_ > 0)) {
-      last_said_ = now;
-      if (!status.ok()) {
-        spdlog::error("{}: cannot take connections now: {}; trying again", address_, std::string(status.message()));
-      } else {
-        spdlog::error(
-            "{}: {} connections refused: this process may open only so many files (ulimit -n), and {} are for "
-            "connections",
-            address_, num_refused_, max_descriptor_);
-      }
-      num_refused_ = 0;
-    }
+    SayTroubles(status);
     if (!status.ok() && WaitForEnd(kPauseMilliseconds)) return;
   }
 }
 
+void Listener::SayTroubles(const absl::Status& accepted) {
+  if (accepted.ok() && num_refused_ == 0 && num_strangers_ == 0) return;
+  const double now = SteadySeconds();
+  if (last_said_ != 0 && now - last_said_ < kSaySeconds) return;
+  last_said_ = now;
+  if (!accepted.ok())
+    spdlog::error("{}: cannot take connections now: {}; trying again", address_, std::string(accepted.message()));
+  if (accepted.ok() && num_refused_ > 0) {
+    spdlog::error(
+        "{}: {} connections refused: this process may open only so many files (ulimit -n), and {} are for connections",
+        address_, num_refused_, max_descriptor_);
+  }
+  if (num_strangers_ > 0) {
+    spdlog::warn("{}: {} connections of other users refused, the last of {}", address_, num_strangers_, last_stranger_);
+  }
+  num_refused_ = num_strangers_ = 0;
+}
+
+bool Listener::IsWelcome(int fd) {
+  const absl::optional<uid_t> user = PeerUser(fd);
+  if (user.has_value() && IsOwnUser(*user)) return true;
+  last_stranger_ = user.has_value() ? absl::StrCat("user ", *user) : "an unknown user";
+  ++num_strangers_;
+  return false;
+}
+
 absl::Status Listener::AcceptAll(int listener) {
   while (true) {
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= max_descriptor_ && make_room_ != nullptr && make_room_()) {
+      const int high = fd;
+      fd = fcntl(high, F_DUPFD_CLOEXEC, 0);
+      close(high);
+    }
     if (fd >= max_descriptor_) {
       // The lowest free number is taken: all below are in use.
       close(fd);
       ++num_refused_;
+    } else if (fd >= 0 && local_socket_ != nullptr && !IsWelcome(fd)) {
+      close(fd);
     } else if (fd >= 0) {
       take_(listener, fd);
     } else if (errno == EAGAIN) {

@@ -256,7 +256,7 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   if (auto* send = std::get_if<SendToWorker>(decision)) {
     if (send->message.has_start_rank()) {
       const std::string& job = send->message.start_rank().id().job();
-      const JobState* state = parts_.core->Find(job);
+      const JobState* state = parts_.core->Find(job, {.all = true});
       if (state == nullptr) return;  // Ended and forgotten since.
       absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(
           job, state->compile, state->summary.StageOf(send->message.start_rank().id().rank()));
@@ -273,7 +273,7 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   } else if (const auto* reply = std::get_if<Reply>(decision)) {
     Answer(*reply);
   } else if (const auto* compile = std::get_if<StartCompile>(decision)) {
-    const JobState* job = parts_.core->Find(compile->job);
+    const JobState* job = parts_.core->Find(compile->job, {.all = true});
     if (job == nullptr) return;  // Ended and forgotten since.
     parts_.compiler->Start(*compile, job->spec, [this](Input done) { Post(std::move(done)); });
   } else if (const auto* forget = std::get_if<ForgetJob>(decision)) {

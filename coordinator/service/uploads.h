@@ -6,7 +6,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "content_store/content_store.h"
@@ -37,11 +42,17 @@ class Uploads {
   grpc::ServerReadReactor<v1::PutFileRequest>* PutFile();
   grpc::ServerUnaryReactor* GetUpload(grpc::CallbackServerContext* context, const v1::GetUploadRequest& request,
                                       v1::GetUploadResponse* response) const;
-  grpc::ServerWriteReactor<v1::GetFileResponse>* GetFile(const v1::GetFileRequest& request);
+  grpc::ServerWriteReactor<v1::GetFileResponse>* GetFile(grpc::CallbackServerContext* context,
+                                                         const v1::GetFileRequest& request);
 
  private:
-  // Of jobs that have not ended. Unavailable: the loop waits for its disk.
-  absl::StatusOr<std::set<std::string>> InUse() const;
+  // Of the jobs that `jobs` names. Unavailable: the loop waits for its disk.
+  using JobsOf = std::function<std::vector<const JobState*>(const Core&)>;
+  absl::StatusOr<std::set<std::string>> NamedBy(JobsOf jobs) const;
+  // Those that workers of the caller's certificate were told to fetch, of jobs that have not ended; nothing: it has no
+  // certificate, being of this machine or of a service without TLS, and reads all. Costs a turn of the loop, and a look
+  // at each worker of that certificate.
+  absl::StatusOr<std::optional<std::set<std::string>>> Readable(const grpc::CallbackServerContext& context) const;
 
   ContentStore& store_;
   Loop& loop_;

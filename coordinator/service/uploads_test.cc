@@ -24,6 +24,7 @@ class UploadTest : public ::testing::Test {
   void SetUp() override {
     options_.version = "0.1.0";
     options_.listen = "127.0.0.1:0";
+    options_.exposure = ServerOptions::Exposure::kInsecure;
     options_.state_dir = dir_.path() + "/state";
     options_.plan_binary = dir_.Script("tacc-plan", FakePlan(1));
     options_.data_binary = dir_.Script("tacc-data", FakeData());

@@ -3,12 +3,15 @@
 #include <deque>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/service/grpc_status.h"
+#include "identity/access.h"
 
 namespace tacc::coordinator {
 namespace {
 
 constexpr size_t kMaxStreams = 70000;
+constexpr size_t kMaxShownBytes = 128;
 // A daemon that reads nothing is cut off before it fills our memory.
 constexpr size_t kMaxQueuedBytes = size_t{256} << 20;
 
@@ -37,6 +40,7 @@ class WorkerStream : public grpc::ServerBidiReactor<v1::AttachRequest, v1::Attac
     if (registered_) {
       input = WorkerMessage{session_, std::move(incoming_)};
     } else if (incoming_.has_register_()) {
+      if (const absl::Status status = CheckName(incoming_.register_().name()); !status.ok()) return End(ToGrpc(status));
       registered_ = true;
       input = WorkerAttached{session_, std::move(*incoming_.mutable_register_())};
     } else {
@@ -95,6 +99,15 @@ class WorkerStream : public grpc::ServerBidiReactor<v1::AttachRequest, v1::Attac
   }
 
  private:
+  // By TLS a worker is who its certificate says, and nobody else: what it says later is of the ranks placed on it.
+  absl::Status CheckName(const std::string& name) const {
+    const absl::StatusOr<std::optional<identity::Principal>> peer = identity::PeerOf(*context_);
+    if (!peer.ok()) return peer.status();
+    if (!peer->has_value() || identity::IsWorker(**peer, name)) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(identity::Describe(**peer), " cannot be worker ",
+                                                    name.substr(0, kMaxShownBytes), "; give it another --name"));
+  }
+
   void ReadNext() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!ending_) StartRead(&incoming_);

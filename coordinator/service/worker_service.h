@@ -33,7 +33,7 @@ class WorkerHandlers : public v1::WorkerService::CallbackService, public WorkerO
   }
   grpc::ServerWriteReactor<v1::GetFileResponse>* GetFile(grpc::CallbackServerContext* context,
                                                          const v1::GetFileRequest* request) override {
-    return uploads_->GetFile(*request);
+    return uploads_->GetFile(context, *request);
   }
 
   void Send(uint64_t session, v1::AttachResponse message) override;

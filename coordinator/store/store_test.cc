@@ -78,8 +78,8 @@ TEST_F(StoreTest, GivesBackWhatWasCommittedInOrder) {
 
   Core core(Core::Options{"0.1.0"}, nullptr);
   ASSERT_TRUE(store_->Load(&core).ok());
-  ASSERT_NE(core.Find("a-1"), nullptr);
-  EXPECT_EQ(core.Find("a-1")->last_step->step(), 2);
+  ASSERT_NE(core.Find("a-1", {.all = true}), nullptr);
+  EXPECT_EQ(core.Find("a-1", {.all = true})->last_step->step(), 2);
 }
 
 TEST_F(StoreTest, KeepsAPointOnceForEachAttempt) {
@@ -126,8 +126,8 @@ TEST_F(StoreTest, ForgetsAJobAndNoOther) {
   EXPECT_THAT(Records("b-1"), ElementsAre("kept"));
   Core core(Core::Options{"0.1.0"}, nullptr);
   ASSERT_TRUE(store_->Load(&core).ok());
-  EXPECT_EQ(core.Find("a-1"), nullptr);
-  EXPECT_NE(core.Find("b-1"), nullptr);
+  EXPECT_EQ(core.Find("a-1", {.all = true}), nullptr);
+  EXPECT_NE(core.Find("b-1", {.all = true}), nullptr);
 }
 
 TEST_F(StoreTest, AFailureBeforeTheCommitStoresNothing) {

@@ -58,8 +58,8 @@ class CoordinatorProcess {
                                      O_WRONLY | O_CREAT | O_APPEND, 0600);
     const std::string state = dir_.path() + "/state";
     const bool obeys = obeys_failpoints && !failpoints.empty();
-    std::vector<std::string> words = {obeys ? dir_.path() + "/with-failpoints" : binary_, "--listen", address_,
-                                      "--state-dir", state};
+    std::vector<std::string> words = {
+        obeys ? dir_.path() + "/with-failpoints" : binary_, "--listen", address_, "--state-dir", state, "--insecure"};
     words.insert(words.end(), options_.begin(), options_.end());
     if (max_open_files_ > 0)
       words.insert(words.begin(),
@@ -121,6 +121,11 @@ class CoordinatorProcess {
   void LimitFiles(rlim_t bytes) {
     const rlimit limit{bytes, RLIM_INFINITY};
     ASSERT_EQ(prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr), 0);
+  }
+  // It gets no more than so many; those that it has stay.
+  void LimitDescriptors(rlim_t count) {
+    const rlimit limit{count, 1024};
+    ASSERT_EQ(prlimit(pid_, RLIMIT_NOFILE, &limit, nullptr), 0);
   }
   const std::string& address() const { return address_; }
   // Not: it is the users' binary that is started with failpoints.

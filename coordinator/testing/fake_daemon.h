@@ -5,8 +5,10 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -91,9 +93,12 @@ class FakeDaemon {
 
   // Dials and registers. Waits for the welcome, or returns the status with which the stream ended.
   grpc::Status Connect(const std::string& address) {
+    return ConnectBy(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  }
+  grpc::Status ConnectBy(const std::shared_ptr<grpc::Channel>& channel) {
     Disconnect();
     context_ = std::make_unique<grpc::ClientContext>();
-    stub_ = v1::WorkerService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    stub_ = v1::WorkerService::NewStub(channel);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       stream_ = stub_->Attach(context_.get());
@@ -226,6 +231,10 @@ class FakeDaemon {
     std::lock_guard<std::mutex> lock(mutex_);
     return unacknowledged_.size();
   }
+  void WaitForFewer(size_t unacknowledged) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    acknowledged_.wait(lock, [&] { return unacknowledged_.size() < unacknowledged; });
+  }
   // Of all times: lines for the stdin of ranks, and start files.
   std::vector<std::string> Commands() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -289,13 +298,16 @@ class FakeDaemon {
           answer.mutable_delete_checkpoints_result()->add_deleted(name);
         stream_->Write(answer);
       } else if (message.has_ack()) {
-        const std::string key = Key(message.ack().id());
+        const auto is_of_rank = [&id = message.ack().id()](const v1::AttachRequest& report) {
+          const v1::RankId& other = report.rank_report().id();
+          return other.rank() == id.rank() && other.attempt() == id.attempt() && other.job() == id.job();
+        };
         std::erase_if(unacknowledged_, [&](const v1::AttachRequest& report) {
-          return Key(report.rank_report().id()) == key && report.rank_report().sequence() <= message.ack().sequence();
+          return is_of_rank(report) && report.rank_report().sequence() <= message.ack().sequence();
         });
-        bool any = false;
-        for (const auto& report : unacknowledged_) any = any || Key(report.rank_report().id()) == key;
-        auto rank = ranks_.find(key);
+        acknowledged_.notify_all();
+        const bool any = std::any_of(unacknowledged_.begin(), unacknowledged_.end(), is_of_rank);
+        auto rank = ranks_.find(Key(message.ack().id()));
         if (!any && rank != ranks_.end() && !rank->second.running) ranks_.erase(rank);
       }
     }
@@ -323,6 +335,7 @@ class FakeDaemon {
   std::mutex mutex_;
   std::map<std::string, Rank> ranks_;
   std::deque<v1::AttachRequest> unacknowledged_;
+  std::condition_variable acknowledged_;
   std::vector<std::string> commands_;
   std::vector<v1::StartRank> starts_;
 };

@@ -26,9 +26,9 @@ inline int HttpConnect(const std::string& address) {
   return fd;
 }
 
-// What HOST:PORT answers, head included; empty when nothing comes for 10 s, as long as Prometheus waits.
-inline std::string HttpGet(const std::string& address, const std::string& path) {
-  const int fd = HttpConnect(address);
+// What comes by that connection, which it closes, head included; empty when nothing comes for 10 s, as long as
+// Prometheus waits.
+inline std::string HttpAsk(int fd, const std::string& path) {
   const timeval patience{10, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
@@ -39,6 +39,11 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
   }
   close(fd);
   return text;
+}
+
+// What HOST:PORT answers.
+inline std::string HttpGet(const std::string& address, const std::string& path) {
+  return HttpAsk(HttpConnect(address), path);
 }
 
 }  // namespace tacc::coordinator

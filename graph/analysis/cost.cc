@@ -144,7 +144,7 @@ std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call) {
   const std::optional<AttentionOperands> at = AttentionOperandsOf(op.name(), *call.attrs, call.operands.size());
   if (!at.has_value()) return std::nullopt;
   const bool is_any = at->document_start >= 0 || at->sinks >= 0 || at->earlier_out >= 0 || at->step >= 0 ||
-                      call.attr<int64_t>("window") > 0 || call.attr<double>("softcap") > 0 ||
+                      at->key_bias >= 0 || call.attr<int64_t>("window") > 0 || call.attr<double>("softcap") > 0 ||
                       call.attrs->count("alibi_slopes") > 0 || call.attr<int64_t>("zigzag") > 1 ||
                       call.attr<int64_t>("block") > 0 || call.in(at->q).dims.back() != call.in(at->v).dims.back();
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;

@@ -399,7 +399,7 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   folder_.Write("config.json", "{\"a\": 1, \"a\": 2}");
   EXPECT_THAT(Error(), HasSubstr("the key \"a\" is given twice"));
   folder_.Write("config.json", std::string(200, '['));
-  EXPECT_THAT(Error(), HasSubstr("nested deeper than 100 levels"));
+  EXPECT_THAT(Error(), HasSubstr("nested deeper than 64 levels"));
   folder_.Write("config.json", "[1]");
   EXPECT_THAT(Error(), HasSubstr("wanted an object"));
   folder_.Write("config.json", "{\"model_type\": \"mamba\"}");

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "graph/ir/status_macros.h"
+#include "json/parse_json.h"
 
 namespace tacc::graph {
 namespace {
 
-constexpr int kMaxDepth = 100;
 constexpr int kNumberOverflow = 406;  // nlohmann::json::out_of_range's id
 
 std::string Place(const std::string& text, const std::string& path, size_t byte) {
@@ -65,8 +65,8 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
  private:
   bool Enter() {
     keys_.emplace_back();
-    if (keys_.size() <= kMaxDepth) return true;
-    problem_ = absl::StrCat("nested deeper than ", kMaxDepth, " levels");
+    if (keys_.size() <= kMaxJsonDepth) return true;
+    problem_ = absl::StrCat("nested deeper than ", kMaxJsonDepth, " levels");
     return false;
   }
   bool Leave() {
@@ -114,7 +114,7 @@ absl::StatusOr<nlohmann::json> ParseJson(const std::string& text, const std::str
     const std::string place = checker.position() > 0 ? Place(text, path, checker.position()) : path;
     return absl::InvalidArgumentError(absl::StrCat(place, ": ", checker.problem()));
   }
-  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return tacc::ParseJson(text);
 }
 
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, int64_t max_bytes) {

@@ -13,6 +13,7 @@
 #include "graph/import/json_file.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::graph {
@@ -110,7 +111,7 @@ absl::Status ReadHeader(const std::string& dir, const std::string& file, StoredW
   }
   std::string header(header_bytes, '\0');
   if (!in.read(header.data(), static_cast<std::streamsize>(header_bytes))) return Damaged(path, "cannot be read");
-  const nlohmann::json json = nlohmann::json::parse(header, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = tacc::ParseJson(header);
   if (!json.is_object()) return Damaged(path, "not a safetensors file: its header is not a JSON object");
   const auto data_begin = static_cast<int64_t>(8 + header_bytes);
   const int64_t data_bytes = static_cast<int64_t>(size) - data_begin;

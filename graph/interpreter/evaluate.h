@@ -60,7 +60,7 @@ void AddModelEvaluators(EvaluatorTable& table);  // einsum, norms, tokens
 void AddAttentionEvaluators(EvaluatorTable& table);
 void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
 void AddImageEvaluators(EvaluatorTable& table);     // convolutions, pools, channels, interpolate
-void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout
+void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, random
 void AddIndexingEvaluators(EvaluatorTable& table);  // compare, gather, cumsum
 void AddAtenEvaluators(EvaluatorTable& table);      // aten of the schemas that split
 void AddOptimizerEvaluators(EvaluatorTable& table);

@@ -1,6 +1,7 @@
 // Of the ops `aten` and `aten_vjp`, the schemas that may be split over ranks. What other schemas compute, LibTorch
 // says: tests of kernels compare with PyTorch.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -96,6 +97,43 @@ Row CumulativeProductVjp(const Request&, const Row& x, const Row& dy) {
   return dx;
 }
 
+std::vector<Row> LogCumulativeSumExp(const Request&, const Row& x) {
+  Row y(x.size());
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) y[i] = std::log(sum += std::exp(x[i]));
+  return {y};
+}
+
+Row LogCumulativeSumExpVjp(const Request& r, const Row& x, const Row& dy) {
+  const Row y = LogCumulativeSumExp(r, x)[0];
+  Row dx(x.size(), 0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = i; j < x.size(); ++j) dx[i] += dy[j] * std::exp(x[i] - y[j]);
+  }
+  return dx;
+}
+
+// The largest, or smallest, of a row's values up to each, and its place; of equal ones the last.
+template <bool kLargest>
+std::vector<Row> CumulativeExtreme(const Request&, const Row& x) {
+  Row y(x.size()), places(x.size());
+  size_t best = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (kLargest ? x[i] >= x[best] : x[i] <= x[best]) best = i;
+    y[i] = x[best];
+    places[i] = static_cast<double>(best);
+  }
+  return {y, places};
+}
+
+template <bool kLargest>
+Row CumulativeExtremeVjp(const Request& r, const Row& x, const Row& dy) {
+  const Row places = CumulativeExtreme<kLargest>(r, x)[1];
+  Row dx(x.size(), 0);
+  for (size_t i = 0; i < x.size(); ++i) dx[static_cast<size_t>(places[i])] += dy[i];
+  return dx;
+}
+
 // The places of a row's values as sort and topk order them; equal ones by place.
 std::vector<size_t> Order(const Request& r, const Row& x) {
   const Words args = r.attr<Words>("args");
@@ -132,6 +170,12 @@ void AddAtenEvaluators(EvaluatorTable& table) {
   table.Add("aten_vjp aten::cumsum.default", Vjp(CumulativeSumVjp));
   table.Add("aten aten::cumprod.default", Forward(CumulativeProduct));
   table.Add("aten_vjp aten::cumprod.default", Vjp(CumulativeProductVjp));
+  table.Add("aten aten::logcumsumexp.default", Forward(LogCumulativeSumExp));
+  table.Add("aten_vjp aten::logcumsumexp.default", Vjp(LogCumulativeSumExpVjp));
+  table.Add("aten aten::cummax.default", Forward(CumulativeExtreme<true>));
+  table.Add("aten_vjp aten::cummax.default", Vjp(CumulativeExtremeVjp<true>));
+  table.Add("aten aten::cummin.default", Forward(CumulativeExtreme<false>));
+  table.Add("aten_vjp aten::cummin.default", Vjp(CumulativeExtremeVjp<false>));
   for (const char* schema : {"aten::sort.default", "aten::topk.default"}) {
     table.Add(std::string("aten ") + schema, Forward(Ordered));
     table.Add(std::string("aten_vjp ") + schema, Vjp(OrderedVjp));

@@ -20,6 +20,7 @@ class Scores {
         start_(at.document_start >= 0 ? r.in[at.document_start] : nullptr),
         sample_(at.sample >= 0 ? r.in[at.sample] : nullptr),
         step_(at.step >= 0 ? r.in[at.step] : nullptr),
+        key_bias_(at.key_bias >= 0 ? r.in[at.key_bias] : nullptr),
         queries_(r.in_ranges[at.q][1]),
         keys_(r.in_ranges[at.k][1]),
         num_queries_(r.in_logical[at.q][1]),
@@ -33,6 +34,7 @@ class Scores {
   bool HasQuery(int64_t i) const { return i < queries_.end - queries_.begin; }
   bool Sees(int64_t b, int64_t i, int64_t j) const {
     if (j >= keys_.end - keys_.begin) return false;
+    if (key_bias_ != nullptr && key_bias_->at({b, j}) == -INFINITY) return false;
     const int64_t block = r_.attr<int64_t>("block");
     if (block > 0 && (queries_.begin + i) / block != (keys_.begin + j) / block) return false;
     if (!r_.attr<bool>("causal")) return true;
@@ -44,8 +46,10 @@ class Scores {
     const size_t logical_head = static_cast<size_t>(first_head_ + h);
     const double slope = logical_head < slopes_.size() ? slopes_[logical_head] : 0;
     const double product = Product(b, h, i, j), cap = r_.attr<double>("softcap");
+    const double bias = key_bias_ == nullptr ? 0 : key_bias_->at({b, j});
+    if (bias == INFINITY) return 0;
     return (cap > 0 ? cap * std::tanh(product / cap) : product) +
-           slope * static_cast<double>(KeyPosition(j) - QueryPosition(i));
+           slope * static_cast<double>(KeyPosition(j) - QueryPosition(i)) + bias;
   }
   // Of a score with respect to the product of query and key.
   double Derivative(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -82,6 +86,7 @@ class Scores {
   const Array* start_;
   const Array* sample_;
   const Array* step_;
+  const Array* key_bias_;
   graph::Range queries_, keys_;
   int64_t num_queries_, num_keys_, first_head_;
   int64_t group_ = 1;

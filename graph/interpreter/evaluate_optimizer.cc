@@ -30,16 +30,22 @@ Results IsFinite(const Request& r) {
 // A weight's update: its states and scalars.
 struct Step {
   explicit Step(const Request& r)
-      : num_states(r.in.size() - graph::kUpdateOperandsBesideStates),
-        gradient(*r.in[1 + num_states]),
+      : at(graph::UpdateOperandsOf(r.node->op.name(), r.in.size())),
+        num_states(static_cast<size_t>(at.num_states)),
+        gradient(*r.in[at.gradient]),
         lr(Scalar(r, 0)),
         grad_scale(Scalar(r, 1)),
         apply(Scalar(r, 2)),
         count(Scalar(r, 3)),
         weight_decay(r.attr<double>("weight_decay")) {}
 
-  double Scalar(const Request& r, size_t i) const { return r.in[2 + num_states + i]->values[0]; }
+  double Scalar(const Request& r, int i) const { return r.in[at.scalar(i)]->values[0]; }
+  // The operand, or else the attribute.
+  double Momentum(const Request& r, const char* attr) const {
+    return at.momentum < 0 ? r.attr<double>(attr) : r.in[at.momentum]->values[0];
+  }
 
+  graph::UpdateOperands at;
   size_t num_states;
   const Array& gradient;
   double lr, grad_scale, apply, count, weight_decay;
@@ -62,7 +68,7 @@ Results UpdateEach(const Request& r, const Step& step, const Update& update) {
 // As torch.optim.AdamW, or with weight decay in the gradient as torch.optim.Adam.
 Results AdamOf(const Request& r, bool is_decoupled) {
   const Step step(r);
-  const double beta1 = r.attr<double>("beta1"), beta2 = r.attr<double>("beta2"), epsilon = r.attr<double>("epsilon");
+  const double beta1 = step.Momentum(r, "beta1"), beta2 = r.attr<double>("beta2"), epsilon = r.attr<double>("epsilon");
   return UpdateEach(r, step, [&](double& w, double& m, double& v, double g) {
     if (is_decoupled) {
       w *= 1 - step.lr * step.weight_decay;
@@ -81,7 +87,7 @@ Results Adam(const Request& r) { return AdamOf(r, false); }
 // As torch.optim.SGD.
 Results Sgd(const Request& r) {
   const Step step(r);
-  const double momentum = r.attr<double>("momentum"), dampening = step.count == 1 ? 0 : r.attr<double>("dampening");
+  const double momentum = step.Momentum(r, "momentum"), dampening = step.count == 1 ? 0 : r.attr<double>("dampening");
   const bool nesterov = r.attr<bool>("nesterov");
   return UpdateEach(r, step, [&](double& w, double& m, double& /*v*/, double g) {
     g += step.weight_decay * w;
@@ -93,7 +99,7 @@ Results Sgd(const Request& r) {
 // Chen et al., "Symbolic Discovery of Optimization Algorithms", algorithm 2.
 Results Lion(const Request& r) {
   const Step step(r);
-  const double beta1 = r.attr<double>("beta1"), beta2 = r.attr<double>("beta2");
+  const double beta1 = step.Momentum(r, "beta1"), beta2 = r.attr<double>("beta2");
   return UpdateEach(r, step, [&](double& w, double& m, double& /*v*/, double g) {
     const double direction = beta1 * m + (1 - beta1) * g;
     m = beta2 * m + (1 - beta2) * g;

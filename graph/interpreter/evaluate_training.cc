@@ -122,6 +122,25 @@ Results Dropout(const Request& r) {
   return {std::move(y)};
 }
 
+Results Random(const Request& r) {
+  const Array &step = *r.in[0], &sample = *r.in[1];
+  const auto draw = r.attr<std::string>("distribution") == "normal" ? DrawnNormal : DrawnUniform;
+  Array y = r.NewResult(0);
+  const Dims& logical = r.out_logical[0];
+  ForEachIndex(y.dims, [&](const Dims& index) {
+    if (std::isnan(sample.values[index[0]])) return;  // padding
+    int64_t i = 0;                                    // in the sample
+    for (size_t d = 1; d < index.size(); ++d) {
+      const graph::Range& range = r.out_ranges[0][d];
+      if (index[d] >= range.end - range.begin) return;
+      const bool is_sequence = d == 1 && r.attr<bool>("sequence");
+      i = i * logical[d] + (is_sequence ? r.Position(range, logical[d], index[d]) : range.begin + index[d]);
+    }
+    y.at(index) = draw(r.attr<int64_t>("seed"), r.attr<int64_t>("key"), i, sample.values[index[0]], step.values[0]);
+  });
+  return {std::move(y)};
+}
+
 }  // namespace
 
 void AddTrainingEvaluators(EvaluatorTable& table) {
@@ -132,6 +151,7 @@ void AddTrainingEvaluators(EvaluatorTable& table) {
   table.Add("cross_entropy_sum", CrossEntropySum);
   table.Add("logsumexp", LogSumExp);
   table.Add("dropout", Dropout);
+  table.Add("random", Random);
 }
 
 EvaluatorTable::EvaluatorTable() {

@@ -83,10 +83,11 @@ inline constexpr char kUpdateGraph[] = "update";
 
 // Inputs of the update of a program that a client drives, each a scalar with a default: what the gradients' mean is
 // multiplied by; the norm that they are clipped to; and, with the peak of a learning rate behind it, what the schedule
-// is multiplied by of the parameters that have that peak.
+// is multiplied by of the parameters that have that peak, and their momentum (the beta1 of Adam and Lion).
 inline constexpr char kGradientFactorInput[] = "update/gradient_factor";
 inline constexpr char kMaxGradNormInput[] = "update/max_grad_norm";
 inline constexpr char kLearningRateFactorInput[] = "update/learning_rate_factor/";
+inline constexpr char kMomentumInput[] = "update/momentum/";
 // The graph that sets gradients and counters to zero, before the first micro-batch of a step that accumulates.
 inline constexpr char kBeginGraph[] = "begin";
 

@@ -54,6 +54,9 @@ struct BadCase {
 
 TEST(Text, ErrorsNameThePlace) {
   const BadCase cases[] = {
+      {"tacc.graph 1\n%x.9223372036854775807 = input \"a\" : f32[2]\n",
+       "f:2:1: %x.9223372036854775807 ends with a number that is too large; at most 4611686018427387904\n"
+       "%x.9223372036854775807 = input \"a\" : f32[2]\n^"},
       {"tacc.graph 2\n",
        "f:1:12: version 2 of the text form is not known; this program reads version 1\ntacc.graph 2\n           ^"},
       {"tacc.graph 1\n%y = silu %x : f32[2]\n",
@@ -86,7 +89,9 @@ TEST(Text, ErrorsNameThePlace) {
        "f:2:21: wanted ',' or ']' in a list\n%x = input \"a\" n=[1 2] : f32[2]\n                    ^"},
       {"tacc.graph 1\n%x = input \"a\" n=[1,\"b\"] : f32[2]\n",
        "f:2:18: the items of a list must be of one kind\n%x = input \"a\" n=[1,\"b\"] : f32[2]\n                 ^"},
-      {"hello\n", "f:1:1: the text must start with 'tacc.graph 1'\nhello\n^"},
+      {"hello\n", "f:1:1: the text must start with 'tacc.graph 1'"},
+      {"\n  \x01 hello\n", "f:2:3: the text must start with 'tacc.graph 1'"},
+      {"\x01tacc.graph 1\n", "f:1:1: the text must start with 'tacc.graph 1'"},  // No token at all.
   };
   for (const BadCase& c : cases) {
     ParseOptions options;

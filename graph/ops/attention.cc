@@ -29,6 +29,10 @@ namespace {
 //                  element [head, query, key] of a sample [H,S,T] does in the op `dropout`
 //   sinks          of a forward: the operand `sinks` [H] follows v, the score of one more key of each head that every
 //                  query sees, whose value is 0. A gradient needs them not: lse counts them
+//   key_bias       the operand `key_bias` f32 [B,T], right before document_start, is added to all scores of a key,
+//                  after softcap. -inf hides the key. +inf outweighs its products: its scores are 0, with the
+//                  derivative of others; where all keys have it, results are the mean of all values. It has no
+//                  derivative itself
 std::vector<AttrSpec> AttentionAttrs() {
   return {{"causal", AttrKind::kBool},
           {"scale", AttrKind::kFloat},
@@ -39,6 +43,7 @@ std::vector<AttrSpec> AttentionAttrs() {
           {"dropout_key", AttrKind::kInt, AttrSpec::kOptional},
           {"dropout_seed", AttrKind::kInt, AttrSpec::kOptional},
           {"sinks", AttrKind::kBool, AttrSpec::kOptional},
+          {"key_bias", AttrKind::kBool, AttrSpec::kOptional},
           {"zigzag", AttrKind::kInt, AttrSpec::kOptional},
           {"block", AttrKind::kInt, AttrSpec::kOptional},
           {"shift", AttrKind::kInt, AttrSpec::kOptional},
@@ -97,6 +102,8 @@ absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
     TACC_RETURN_IF_ERROR(WantFloating("sinks", call.in(at.sinks)));
     TACC_RETURN_IF_ERROR(WantDims("sinks", call.in(at.sinks), {q.dims[2]}));
   }
+  if (at.key_bias >= 0)
+    TACC_RETURN_IF_ERROR(WantType("key_bias", call.in(at.key_bias), {DType::kF32, {k.dims[0], k.dims[1]}}));
   const bool causal = call.attr<bool>("causal");
   const bool ordered = causal || call.attr<int64_t>("zigzag") != 0 || call.attr<int64_t>("block") != 0;
   if (ordered && q.dims[1] != k.dims[1]) {
@@ -131,10 +138,11 @@ TensorType ResultType(const OpCall& call, const TensorType& operand) {
 // kv head, so with fewer kv heads only an even cut keeps groups together.
 struct AttentionFactors {
   Rule rule;
-  std::vector<int> q, k, v, out, sinks, lse, sample, start;
+  std::vector<int> q, k, v, out, sinks, lse, sample, key_bias, start;
   // Those of the operands behind the last that all calls have.
   void AddTrailing(const AttentionOperands& at) {
     if (at.step >= 0) rule.in.insert(rule.in.end(), {{}, sample});
+    if (at.key_bias >= 0) rule.in.push_back(key_bias);
     if (at.document_start >= 0) rule.in.push_back(start);
   }
 };
@@ -166,6 +174,7 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
   f.sinks = {heads};
   f.lse = {batch, heads, queries};
   f.sample = {batch};
+  f.key_bias = {batch, keys};
   f.start = {batch, queries};
   f.rule.self_masking = true;
   return f;
@@ -196,13 +205,18 @@ int64_t KeyRuns(const TensorType& k, const OpCall& call) {
   return block > 0 ? k.dims[1] / block * (zigzag > 1 ? 2 : 1) : std::max<int64_t>(1, 2 * zigzag);
 }
 
+std::vector<int> ExactOperands(const char* name, const OpCall& call) {
+  const int key_bias = Of(name, call).key_bias;
+  return key_bias < 0 ? std::vector<int>() : std::vector<int>{key_bias};
+}
+
 // attention or attention_continue.
 OpDef AttentionForward(const char* name) {
   OpDef op;
   op.name = name;
   const int num_required = AttentionOperandsOf(name, {}, 0)->count;
   op.min_operands = num_required;
-  op.max_operands = num_required + 4;
+  op.max_operands = num_required + 5;
   op.num_results = 2;
   op.attrs = AttentionAttrs();
   op.positional = true;
@@ -231,6 +245,7 @@ OpDef AttentionForward(const char* name) {
   };
   op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), call.in(2), 1, call); };
   op.is_matmul = true;
+  op.exact_operands = [=](const OpCall& call) { return ExactOperands(name, call); };
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
     return target.AttentionBytes(call.in(0), call.in(1), call.in(2), KeyRuns(call.in(1), call));
   };
@@ -258,11 +273,16 @@ void AddAttention(OpTable& table) {
     Builder& b = call.builder;
     const Node& node = call.node;
     const AttentionOperands at = *AttentionOperandsOf("attention", node.attrs, node.operands.size());
+    if (at.key_bias >= 0 && call.needs(at.key_bias)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("attention at ", node.module.empty() ? "the top level" : node.module,
+                       " has no derivative for its key_bias, which depends on parameters"));
+    }
     const ValueId dout = b.Cast(call.cotangents[0], b.type(node.results[0]).dtype);
     std::vector<ValueId> operands = {dout};
     operands.insert(operands.end(), node.operands.begin(), node.operands.begin() + 3);
     operands.insert(operands.end(), node.results.begin(), node.results.end());
-    for (int i : {at.step, at.sample, at.document_start}) {
+    for (int i : {at.step, at.sample, at.key_bias, at.document_start}) {
       if (i >= 0) operands.push_back(node.operands[i]);
     }
     Attrs attrs = node.attrs;
@@ -286,7 +306,7 @@ void AddAttention(OpTable& table) {
   OpDef grad;
   grad.name = "attention_grad";
   grad.min_operands = 6;
-  grad.max_operands = 9;
+  grad.max_operands = 10;
   grad.num_results = 3;
   grad.attrs = AttentionAttrs();
   grad.positional = true;
@@ -311,6 +331,7 @@ void AddAttention(OpTable& table) {
   grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), call.in(3), 2, call); };
   grad.expand = ExpandAttentionGrad;
   grad.is_matmul = true;
+  grad.exact_operands = [](const OpCall& call) { return ExactOperands("attention_grad", call); };
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
     return target.AttentionGradBytes(call.in(1), call.in(2), call.in(3), KeyRuns(call.in(2), call));
   };
@@ -367,6 +388,13 @@ void AddJoinedAttention(OpTable& table, const char* name, const OpDef& apart, in
     return whole.ok() ? flops(*whole) : 0;
   };
   op.is_matmul = true;
+  op.exact_operands = [joined, exact = apart.exact_operands](const OpCall& call) -> std::vector<int> {
+    const auto whole = WithHeadsApart(call, joined);
+    if (!whole.ok()) return {};
+    std::vector<int> operands = exact(*whole);
+    for (int& i : operands) i -= 2;
+    return operands;
+  };
   op.workspace_bytes = [joined, bytes = apart.workspace_bytes](const OpCall& call, const Target& target) {
     const auto whole = WithHeadsApart(call, joined);
     return whole.ok() ? bytes(*whole, target) : 0;

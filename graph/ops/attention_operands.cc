@@ -28,6 +28,7 @@ std::optional<AttentionOperands> AttentionOperandsOf(absl::string_view op, const
     found.step = next++;
     found.sample = next++;
   }
+  if (GetAttr<bool>(attrs, "key_bias")) found.key_bias = next++;
   found.count = next;
   if (static_cast<int>(num_operands) > next) found.document_start = next;
   return found;

@@ -55,9 +55,11 @@ absl::Status ExpandAttention(ExpandCall& call) {
   const ValueId q = node.operands[0];
   Ring ring(call, b.type(q).dims[1]);
   ValueId k = node.operands[1], v = node.operands[2], out = kNoValue, lse = kNoValue;
+  ValueId key_bias = at.key_bias < 0 ? kNoValue : node.operands[at.key_bias];
   for (int64_t shift = 0; shift < ring.size(); ++shift) {
     const bool last = shift + 1 == ring.size();
-    const ValueId next_k = last ? kNoValue : ring.Rotate(k), next_v = last ? kNoValue : ring.Rotate(v);
+    const auto next = [&](ValueId x) { return last || x == kNoValue ? kNoValue : ring.Rotate(x); };
+    const ValueId next_k = next(k), next_v = next(v), next_bias = next(key_bias);
     std::vector<ValueId> operands = {q, k, v};
     Attrs attrs = ring.Step(shift, last ? Ring::Width::kOwn : Ring::Width::kWide);
     if (shift == 0) {
@@ -66,15 +68,18 @@ absl::Status ExpandAttention(ExpandCall& call) {
       attrs.erase("sinks");
       operands.insert(operands.end(), {out, lse});
     }
-    for (int i : {at.step, at.sample, at.document_start}) {
+    for (int i : {at.step, at.sample}) {
       if (i >= 0) operands.push_back(node.operands[i]);
     }
+    if (key_bias != kNoValue) operands.push_back(key_bias);
+    if (at.document_start >= 0) operands.push_back(node.operands[at.document_start]);
     const std::vector<ValueId> results =
         b.AddMany(shift == 0 ? "attention" : "attention_continue", operands, std::move(attrs), 2);
     out = results[0];
     lse = results[1];
     k = next_k;
     v = next_v;
+    key_bias = next_bias;
   }
   call.results = {out, lse};
   return absl::OkStatus();
@@ -87,12 +92,16 @@ absl::Status ExpandAttentionGrad(ExpandCall& call) {
   const Node& node = call.node;
   Ring ring(call, b.type(node.operands[1]).dims[1]);
   std::vector<ValueId> operands = node.operands;
+  // The operands that go round: k, v and the bias of keys.
+  std::vector<int> of_keys = {2, 3};
+  if (const int i = AttentionOperandsOf("attention_grad", node.attrs, operands.size())->key_bias; i >= 0)
+    of_keys.push_back(i);
   ValueId dq = kNoValue, own[2], travelling[2] = {kNoValue, kNoValue};
   for (int64_t shift = 0; shift < ring.size(); ++shift) {
-    ValueId next[2] = {kNoValue, kNoValue};
+    std::vector<ValueId> next(of_keys.size(), kNoValue);
     // A repeat of the forward's: all blocks are never kept.
     b.SetRecompute(node.recompute + 1);
-    for (int i = 0; i < 2 && shift + 1 < ring.size(); ++i) next[i] = ring.Rotate(operands[2 + i]);
+    for (size_t i = 0; i < next.size() && shift + 1 < ring.size(); ++i) next[i] = ring.Rotate(operands[of_keys[i]]);
     b.SetRecompute(node.recompute);
     for (ValueId& v : travelling) {
       if (v != kNoValue) v = ring.Rotate(v);
@@ -105,8 +114,8 @@ absl::Status ExpandAttentionGrad(ExpandCall& call) {
       } else {
         travelling[i] = shift == 1 ? part[1 + i] : b.Add("add", {travelling[i], part[1 + i]});
       }
-      operands[2 + i] = next[i];
     }
+    for (size_t i = 0; i < next.size(); ++i) operands[of_keys[i]] = next[i];
   }
   call.results = {dq, b.Add("add", {own[0], ring.Rotate(travelling[0])}),
                   b.Add("add", {own[1], ring.Rotate(travelling[1])})};
@@ -114,8 +123,8 @@ absl::Status ExpandAttentionGrad(ExpandCall& call) {
   return absl::OkStatus();
 }
 
-// y: x [B,S,K,D] with its blocks of `block` indices of dim 1 moved on by one, the last to the first's place: what a
-// ring of ranks sends to the next.
+// y: x [B,S,K,D], or a number of each token [B,S], with its blocks of `block` indices of dim 1 moved on by one, the
+// last to the first's place: what a ring of ranks sends to the next.
 void AddRotateBlocks(OpTable& table) {
   OpDef op;
   op.name = "rotate_blocks";
@@ -126,7 +135,7 @@ void AddRotateBlocks(OpTable& table) {
               {"async", AttrKind::kBool, AttrSpec::kOptional}};
   op.is_collective = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(WantRank("x", call.in(0), 4));
+    if (call.in(0).rank() != 2) TACC_RETURN_IF_ERROR(WantRank("x", call.in(0), 4));
     if (call.attr<int64_t>("dim") != 1) return absl::InvalidArgumentError("dim must be 1, the sequence");
     if (call.attr<int64_t>("block") <= 0) return absl::InvalidArgumentError("block must be above 0");
     TACC_RETURN_IF_ERROR(CheckBlock(call, call.in(0).dims[1]));
@@ -134,10 +143,11 @@ void AddRotateBlocks(OpTable& table) {
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
-    const Dims& dims = call.in(0).dims;
-    const std::vector<int> x = AddFactors(rule, {dims[0], dims[1] / call.attr<int64_t>("block"), dims[2], dims[3]});
+    Dims dims = call.in(0).dims;
+    dims[1] /= call.attr<int64_t>("block");
+    const std::vector<int> x = AddFactors(rule, dims);
     rule.factors[x[1]].even = true;
-    rule.factors[x[1]].move_to = x[2];
+    if (dims.size() == 4) rule.factors[x[1]].move_to = x[2];
     rule.in = rule.out = {x};
     rule.linear_in = {{0}};
     return rule;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
+#include "graph/ops/attention_operands.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/op_cases.h"
 #include "gtest/gtest.h"
@@ -17,7 +18,10 @@ using interpreter::Array;
 using interpreter::Arrays;
 
 // Operands of which no gradient exists though they are floating.
-bool IsConstantOperand(const Op& op, size_t operand) {
+bool IsConstantOperand(const Node& node, size_t operand) {
+  const Op& op = node.op;
+  const auto attention = AttentionOperandsOf(op.name(), node.attrs, node.operands.size());
+  if (attention.has_value() && attention->key_bias == static_cast<int>(operand)) return true;
   return (op == "select" && operand == 0) || (op == "rotary" && operand > 0) || (op == "top_k" && operand == 1) ||
          (op == "batch_moments" && operand > 1);
 }
@@ -41,7 +45,7 @@ absl::StatusOr<OpCase> WithDerivative(const OpTable& ops, const std::string& tex
   std::vector<ValueId> gradients(node.operands.size(), kNoValue);
   std::vector<char> needed;
   for (size_t i = 0; i < node.operands.size(); ++i) {
-    needed.push_back(IsFloating(c.graph.type(node.operands[i]).dtype) && !IsConstantOperand(node.op, i));
+    needed.push_back(IsFloating(c.graph.type(node.operands[i]).dtype) && !IsConstantOperand(node, i));
   }
   VjpCall call{builder, node, cotangents, gradients, needed};
   if (absl::Status status = ops.Find(node.op)->derive(call); !status.ok()) return status;

@@ -165,12 +165,16 @@ void AddUnaries(OpTable& table) {
     return b.Add("neg", {b.Add("mul", {dy, b.Add("sin", {node.operands[0]})})});
   }));
 
-  for (const char* name : {"tanh", "sigmoid", "relu", "silu"}) {
+  for (const char* name : {"tanh", "sigmoid", "silu"}) {
     const std::string grad = absl::StrCat(name, "_grad");
     table.Add(Unary(name, {},
                     [grad](Builder& b, const Node& node, ValueId dy) { return b.Add(grad, {node.operands[0], dy}); }));
     table.Add(UnaryGrad(grad.c_str()));
   }
+  // The result is positive where x is, and the op behind it mostly keeps it anyway: then x need not be kept.
+  table.Add(Unary("relu", {},
+                  [](Builder& b, const Node& node, ValueId dy) { return b.Add("relu_grad", {node.results[0], dy}); }));
+  table.Add(UnaryGrad("relu_grad"));
 
   OpDef gelu = Unary("gelu", {}, [](Builder& b, const Node& node, ValueId dy) {
     return b.Add("gelu_grad", {node.operands[0], dy}, node.attrs);

@@ -200,7 +200,8 @@ TEST(InferTorchOps, ErrorsSayWhatIsWanted) {
       {"scatter_add bf16[2] i64[2] dim=0 extent=3", "scatter_add: x is bf16[2]; wanted f32 or f64 elements"},
       {"cumsum i32[2] dim=0", "cumsum: x is i32[2]; wanted floating or i64 elements"},
       {"flip f32[2,3] dims=[1,0]", "flip: dims=[1,0] of f32[2,3]; wanted some of them, ascending"},
-      {wrong_schema.c_str(), "aten: schema=\"neg\"; wanted NAMESPACE::NAME.OVERLOAD, as aten::cumsum.default"},
+      {wrong_schema.c_str(),
+       "aten: schema=\"neg\"; wanted NAMESPACE::NAME.OVERLOAD, each of letters, digits and _, as aten::cumsum.default"},
       {wrong_operand.c_str(), "aten: argument \"[%0,%1]\"; wanted %N with N below 1, the number of operands"},
       {wrong_number.c_str(), "aten: argument \"#0\"; wanted #N with N below 0, the number of ints"},
       {"aten f32[2] schema=\"aten::neg.default\" args=[\"@0\"] result_dtypes=[f32] result_ranks=[1] result_dims=[2]",
@@ -299,6 +300,12 @@ TEST(InferAttentionOps, ErrorsSayWhatIsWanted) {
        "attention: sinks is f32[3]; wanted dims [2]"},
       {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=true scale=0.5 sinks=true",
        "attention: 3 operands; wanted 4, or document_start behind them"},
+      {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=false scale=0.5 key_bias=true",
+       "attention: 3 operands; wanted 4, or document_start behind them"},
+      {"attention bf16[2,5,2,8] bf16[2,6,2,8] bf16[2,6,2,8] bf16[2,6] causal=false scale=0.5 key_bias=true",
+       "attention: key_bias is bf16[2,6]; wanted f32[2,6]"},
+      {"attention f32[2,5,2,8] f32[2,6,2,8] f32[2,6,2,8] f32[2,5] causal=false scale=0.5 key_bias=true",
+       "attention: key_bias is f32[2,5]; wanted f32[2,6]"},
       {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=false scale=0.5 window=3",
        "attention: window=3 without causal=true"},
       {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=true scale=0.5 window=-1",
@@ -334,6 +341,7 @@ TEST(InferTokenOps, TypesOfResults) {
       {"logsumexp bf16[2,3,11] parts=4", "f32[2,3,4]"},
       {"cross_entropy_sum bf16[2,3,11] i32[2,3] f32[2,3]", "f32[], f32[]"},
       {"dropout f32[2,3] i64[] i64[2] rate=0.1 key=3 seed=42", "f32[2,3]"},
+      {"random i64[] i64[2] distribution=normal dtype=f32 shape=[2,3] key=3 seed=42", "f32[2,3]"},
   });
 }
 
@@ -347,6 +355,12 @@ TEST(InferTokenOps, ErrorsSayWhatIsWanted) {
       {"cross_entropy_sum f32[2,3,11] i32[2,3] f32[2]", "cross_entropy_sum: lse is f32[2]; wanted f32[2,3]"},
       {"cross_entropy_grad f32[2,3,11] i32[2,3] f32[2,3] f32[1]", "cross_entropy_grad: dloss is f32[1]; wanted f32[]"},
       {"dropout f32[2,3] i64[] i64[3] rate=0.1 key=3 seed=42", "dropout: sample is i64[3]; wanted i64[2]"},
+      {"random i64[] i64[2] distribution=normal dtype=f32 shape=[3,3] key=3 seed=42",
+       "random: sample is i64[2]; wanted i64[3]"},
+      {"random i64[] i64[2] distribution=normal dtype=i64 shape=[2,3] key=3 seed=42",
+       "random: y is i64[2,3]; wanted f32 or f64 elements"},
+      {"random i64[] i64[2] distribution=cauchy dtype=f32 shape=[2,3] key=3 seed=42",
+       "random: distribution=cauchy; wanted uniform or normal"},
       {"dropout f32[2,3] i64[] i64[2] rate=1.0 key=3 seed=42", "dropout: rate=1; wanted at least 0 and below 1"},
   });
 }
@@ -420,6 +434,7 @@ TEST(InferOptimizerOps, TypesOfResults) {
        "f32[4], f32[4], f32[4], bf16[4]"},
       {"sgd f32[4] bf16[4] f32[] f32[] f32[] f32[] weight_decay=0", "f32[4]"},
       {"sgd bf16[4] f32[4] f32[4] f32[] f32[] f32[] f32[] weight_decay=0 momentum=0.9", "bf16[4], f32[4]"},
+      {"sgd f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] f64[] weight_decay=0 momentum=0.9", "f32[4], f32[4]"},
       {"lion f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 weight_decay=0 copy=f16",
        "f32[4], f32[4], f16[4]"},
       {"lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1", "f32[]"},
@@ -433,6 +448,9 @@ TEST(InferOptimizerOps, ErrorsSayWhatIsWanted) {
        "adamw: m is bf16[4]; wanted f32[4]"},
       {"adamw f32[4] f32[4] f32[4] f32[4] f32[1] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0",
        "adamw: lr is f32[1]; wanted a floating scalar"},
+      {"adamw f32[4] f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] i32[] beta1=0.9 beta2=0.99 epsilon=1e-8 "
+       "weight_decay=0",
+       "adamw: momentum is i32[]; wanted a floating scalar"},
       {"lion f32[4] f32[4] f32[3] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 weight_decay=0",
        "lion: g is f32[3]; wanted dims [4]"},
       {"lr_schedule i64[] type=square learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",

@@ -133,6 +133,8 @@ struct OpDef {
   // Floating-point operations (multiply and add count two), on the types given. Absent: negligible.
   std::function<double(const OpCall&)> flops;
   bool is_matmul = false;  // einsum and attention kinds: counted in MFU
+  // Operands of a product that keep their type in mixed precision. Absent: none.
+  std::function<std::vector<int>(const OpCall&)> exact_operands;
   // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. Where attributes decide, {} says
   // that nothing aliases.
   std::function<std::vector<int>(const OpCall&)> aliases;
@@ -209,7 +211,7 @@ void AddChannelOps(OpTable& table);          // channel_sums channel_affine batc
 void AddNormOps(OpTable& table);             // rms_norm add_rms_norm layer_norm ... l2_normalize
 void AddAttentionOps(OpTable& table);        // attention
 void AddRotaryOps(OpTable& table);           // positions rope_table rotary
-void AddTokenOps(OpTable& table);            // embedding cross_entropy logsumexp dropout
+void AddTokenOps(OpTable& table);            // embedding cross_entropy logsumexp dropout random
 void AddExpertOps(OpTable& table);           // softmax top_k expert_matmul mul_rows
 void AddDispatchOps(OpTable& table);         // dispatch_slots dispatch combine
 void AddOptimizerOps(OpTable& table);        // adamw adam lion sgd moving_average lr_schedule sum_squares is_finite

@@ -10,6 +10,7 @@
 #include "graph/ir/sequence_order.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/ops/attention_operands.h"
 
 namespace tacc::graph {
 
@@ -216,6 +217,16 @@ constexpr const char* kTexts[] = {
     "group=2 window=2 softcap=0.8 dropout=0.3 dropout_key=2 dropout_seed=42",
     "attention_grad f64[2,8,2,2] f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] i64[] i64[2] i32[2,8] "
     "causal=true scale=0.7 zigzag=4 block=2 shift=2 window=5 softcap=0.8 dropout=0.3 dropout_key=2 dropout_seed=42",
+    "attention f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f32[2,5] causal=false scale=0.7 softcap=0.8 key_bias=true",
+    "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2] i64[] i64[2] f32[2,8] i32[2,8] causal=true scale=0.7 "
+    "sinks=true dropout=0.3 dropout_key=2 dropout_seed=42 key_bias=true zigzag=2 block=4 alibi_slopes=[0.5,0.25]",
+    "attention_joined f64[2,4,8,2] f32[2,4] causal=false scale=0.7 group=2 key_bias=true",
+    "attention_joined_grad f64[2,4,4,2] f64[2,4,8,2] f64[2,4,4,2] f64[2,4,4] f32[2,4] causal=false scale=0.7 group=2 "
+    "key_bias=true",
+    "attention_continue f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] f32[2,8] causal=false scale=0.7 "
+    "key_bias=true block=2 shift=1 zigzag=4",
+    "attention_grad f64[2,8,2,2] f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] f32[2,8] i32[2,8] "
+    "causal=true scale=0.7 key_bias=true zigzag=4 block=2 shift=2",
     "attention f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] causal=true scale=0.7 zigzag=2",
     "attention f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] i32[2,5] causal=true scale=0.7",
     "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] i32[2,8] causal=true scale=0.7 zigzag=2 block=4 "
@@ -273,14 +284,20 @@ constexpr const char* kTexts[] = {
     "cross_entropy_sum f64[4,4,7] i32[4,4] f64[4,4]",
     "dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42",
     "dropout f64[2,8,3] i64[] i64[2] rate=0.4 key=3 seed=42 zigzag=2",
+    "random i64[] i64[3] distribution=uniform dtype=f64 shape=[3,4,5] key=3 seed=42",
+    "random i64[] i64[2] distribution=normal dtype=f64 shape=[2,8,3] key=3 seed=42 sequence=true zigzag=2",
     "adamw f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
     "weight_decay=0.1 copy=bf16",
     "adam f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
     "weight_decay=0.1",
     "lion f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 weight_decay=0.1 copy=bf16",
+    "adamw f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
+    "weight_decay=0.1",
+    "lion f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 weight_decay=0.1 copy=bf16",
     "moving_average f64[3,5] f64[3,5] f64[] f64[] f64[] f64[]",
     "sgd f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] weight_decay=0.1",
     "sgd f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] momentum=0.9 dampening=0.1 nesterov=true weight_decay=0.1",
+    "sgd f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] f64[] momentum=0.9 nesterov=true weight_decay=0.1",
     "lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
     "lr_schedule i64[] type=cosine_with_restarts learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1 "
     "num_cycles=3.0",
@@ -322,6 +339,18 @@ constexpr const char* kTexts[] = {
     "result_dtypes=[f64,i64] result_ranks=[2,2] result_dims=[3,5,3,5] operands=1 needed=[0] given=[0]",
     "aten_vjp f64[3,5] f64[3,2] schema=\"aten::topk.default\" args=[\"%0\",\"#0\"] ints=[2] result_dtypes=[f64,i64] "
     "result_ranks=[2,2] result_dims=[3,2,3,2] operands=1 needed=[0] given=[0]",
+    "aten f64[3,5] schema=\"aten::logcumsumexp.default\" args=[\"%0\",\"#0\"] ints=[1] result_dtypes=[f64] "
+    "result_ranks=[2] result_dims=[3,5]",
+    "aten f64[5,3] schema=\"aten::cummax.default\" args=[\"%0\",\"#0\"] ints=[0] result_dtypes=[f64,i64] "
+    "result_ranks=[2,2] result_dims=[5,3,5,3]",
+    "aten f64[3,5] schema=\"aten::cummin.default\" args=[\"%0\",\"#0\"] ints=[1] result_dtypes=[f64,i64] "
+    "result_ranks=[2,2] result_dims=[3,5,3,5]",
+    "aten_vjp f64[3,5] f64[3,5] schema=\"aten::logcumsumexp.default\" args=[\"%0\",\"#0\"] ints=[1] "
+    "result_dtypes=[f64] result_ranks=[2] result_dims=[3,5] operands=1 needed=[0] given=[0]",
+    "aten_vjp f64[3,5] f64[3,5] schema=\"aten::cummax.default\" args=[\"%0\",\"#0\"] ints=[1] "
+    "result_dtypes=[f64,i64] result_ranks=[2,2] result_dims=[3,5,3,5] operands=1 needed=[0] given=[0]",
+    "aten_vjp f64[5,3] f64[5,3] schema=\"aten::cummin.default\" args=[\"%0\",\"#0\"] ints=[0] "
+    "result_dtypes=[f64,i64] result_ranks=[2,2] result_dims=[5,3,5,3] operands=1 needed=[0] given=[0]",
     "constant value=1.5 dtype=f64 shape=[3,5]",
     "iota dim=1 dtype=i64 shape=[3,5]",
 };
@@ -365,6 +394,8 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
                                                   "rsqrt", "reciprocal", "div",       "batch_moments",
                                                   "adam",  "adamw",      "adafactor", "adafactor_squares",
                                                   "top_k", "top_k_grad"};
+  const std::optional<AttentionOperands> attention =
+      AttentionOperandsOf(op_case.op_node().op.name(), op_case.op_node().attrs, op_case.op_node().operands.size());
   static const std::set<std::string> kPositional = {"attention",        "attention_continue", "attention_grad",
                                                     "attention_joined", "positions",          "rope_table"};
   const Node& node = op_case.op_node();
@@ -394,6 +425,8 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
         x = type.dtype == DType::kI64 ? static_cast<double>(random() % extent) : normal(random);
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
+      } else if (attention.has_value() && attention->key_bias == static_cast<int>(i)) {
+        x = k % 3 == 1 ? -INFINITY : normal(random);  // some keys are hidden
       } else {
         x = kPositive.count(std::string(node.op.name())) > 0 ? 0.5 + std::abs(normal(random)) : normal(random);
       }

@@ -37,8 +37,8 @@ const std::vector<UpdateOp>& UpdateOps() {
   return ops;
 }
 
-absl::StatusOr<Types> InferUpdate(const OpCall& call) {
-  const int num_states = static_cast<int>(call.operands.size()) - kUpdateOperandsBesideStates, g = 1 + num_states;
+absl::StatusOr<Types> InferUpdate(const UpdateOperands& at, const OpCall& call) {
+  const int num_states = at.num_states, g = at.gradient;
   const TensorType& w = call.in(0);
   TACC_RETURN_IF_ERROR(WantFloating("w", w));
   const TensorType state{AccumulationType(w.dtype), w.dims};
@@ -50,7 +50,8 @@ absl::StatusOr<Types> InferUpdate(const OpCall& call) {
   TACC_RETURN_IF_ERROR(WantFloating("g", call.in(g)));
   TACC_RETURN_IF_ERROR(WantDims("g", call.in(g), w.dims));
   constexpr const char* kScalars[] = {"lr", "grad_scale", "apply", "count"};
-  for (int i = 0; i < 4; ++i) TACC_RETURN_IF_ERROR(WantFloatingScalar(kScalars[i], call.in(g + 1 + i)));
+  for (int i = 0; i < 4; ++i) TACC_RETURN_IF_ERROR(WantFloatingScalar(kScalars[i], call.in(at.scalar(i))));
+  if (at.momentum >= 0) TACC_RETURN_IF_ERROR(WantFloatingScalar("momentum", call.in(at.momentum)));
   if (call.attrs->count("copy") > 0) {
     TACC_ASSIGN_OR_RETURN(const DType copy, ParseDType(call.attr<std::string>("copy")));
     results.push_back({copy, w.dims});
@@ -64,16 +65,20 @@ void AddUpdates(OpTable& table) {
     OpDef op;
     op.name = update.name;
     op.min_operands = kUpdateOperandsBesideStates + update.min_states;
-    op.max_operands = kUpdateOperandsBesideStates + update.max_states;
+    // A momentum behind them takes the place of the attribute.
+    op.max_operands = kUpdateOperandsBesideStates + update.max_states + (update.max_states > 0 ? 1 : 0);
     op.num_results = -1;
     op.attrs = update.attrs;
     if (op.name != "moving_average") op.attrs.push_back({"weight_decay", AttrKind::kFloat});
     op.attrs.push_back({"copy", AttrKind::kString, AttrSpec::kOptional});
-    op.infer = InferUpdate;
+    const auto operands_of = [name = op.name](const OpCall& call) {
+      return UpdateOperandsOf(name, call.operands.size());
+    };
+    op.infer = [operands_of](const OpCall& call) { return InferUpdate(operands_of(call), call); };
     op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PointwiseRule(call, {}); };
-    op.reuses = [](const OpCall& call) {
+    op.reuses = [operands_of](const OpCall& call) {
       std::vector<int> reuses(call.results.size(), -1);
-      const int kept = static_cast<int>(call.operands.size()) - kUpdateOperandsBesideStates + 1;
+      const int kept = 1 + operands_of(call).num_states;
       for (int i = 0; i < kept; ++i) reuses[i] = i;
       return reuses;
     };

@@ -173,7 +173,8 @@ TEST(Rule, PartsRecombineToTheWhole) {
   RuleCheck check(ops);
   std::set<std::string> checked;
   std::vector<std::string> texts = OpCaseTexts();
-  texts.push_back("rotate_blocks f64[2,8,3,2] dim=1 block=2");
+  for (const char* text : {"rotate_blocks f64[2,8,3,2] dim=1 block=2", "rotate_blocks f32[2,8] dim=1 block=2"})
+    texts.push_back(text);
   for (const std::string& text : texts) {
     checked.insert(text.substr(0, text.find(' ')));
     check.Check(text);
@@ -233,6 +234,9 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
             "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 6 groups 3 whole 3 whole 4");
   EXPECT_EQ(RuleText(ops, "attention f32[2,8,6,4] f32[2,8,3,4] f32[2,8,3,4] causal=true scale=0.5 block=2"),
             "[0,2,1,3][0,2,1,3][0,2,1,3]->[0,2,1,3][0,1,2] even 1 of 6 groups 3 even 2 of 4 whole 3");
+  EXPECT_EQ(
+      RuleText(ops, "attention f32[2,5,6,4] f32[2,3,6,4] f32[2,3,6,4] f32[2,3] causal=false scale=0.5 key_bias=true"),
+      "[0,2,1,4][0,3,1,4][0,3,1,4][0,3]->[0,2,1,4][0,1,2] whole 3 whole 4");
   EXPECT_EQ(RuleText(ops, "embedding f32[7,5] i32[2,3]"), "[3,2][0,1]->[0,1,2] linear [0]");
   // Samples, output channels, and input channels, which a bias keeps whole; or groups.
   EXPECT_EQ(RuleText(ops, "convolution f32[2,4,5,5] f32[6,4,3,3]"),

@@ -1,4 +1,4 @@
-// embedding cross_entropy dropout. Dims: [...] any token dims, V vocabulary, N features.
+// embedding cross_entropy dropout random. Dims: [...] any token dims, V vocabulary, N features.
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -253,6 +253,46 @@ void AddDropout(OpTable& table) {
   table.Add(op);
 }
 
+// Random numbers of [samples, ...], a function of the same as a dropout's mask. With `sequence`, dim 1 is the sequence.
+void AddRandom(OpTable& table) {
+  OpDef op;
+  op.name = "random";
+  op.min_operands = op.max_operands = 2;
+  op.attrs = {{"distribution", AttrKind::kString},  // uniform: in [0, 1); normal: of mean 0 and variance 1
+              {"dtype", AttrKind::kString},
+              {"shape", AttrKind::kInts},
+              {"key", AttrKind::kInt},
+              {"seed", AttrKind::kInt},
+              {"sequence", AttrKind::kBool, AttrSpec::kOptional},
+              {"zigzag", AttrKind::kInt, AttrSpec::kOptional}};  // of dim 1
+  op.positional = true;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType y{DTypeAttr(call, DType::kF32), call.attr<std::vector<int64_t>>("shape")};
+    if (y.dtype != DType::kF32 && y.dtype != DType::kF64) return Wanted("y", y, "f32 or f64 elements");
+    if (y.rank() == 0) return Wanted("y", y, "at least the batch dim");
+    for (int64_t d : y.dims) {
+      if (d < 0) return Wanted("y", y, "no negative dim");
+    }
+    TACC_RETURN_IF_ERROR(WantType("step", call.in(0), {DType::kI64, {}}));
+    TACC_RETURN_IF_ERROR(WantType("sample", call.in(1), {DType::kI64, {y.dims[0]}}));
+    const std::string distribution = call.attr<std::string>("distribution");
+    if (distribution != "uniform" && distribution != "normal") {
+      return absl::InvalidArgumentError(absl::StrCat("distribution=", distribution, "; wanted uniform or normal"));
+    }
+    return Types{y};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const std::vector<int> y = AddFactors(rule, call.out(0).dims);
+    rule.in = {{}, {y[0]}};
+    rule.out = {y};
+    return rule;
+  };
+  op.no_gradient = true;
+  op.flops = [](const OpCall& call) { return static_cast<double>(call.out(0).num_elements()); };
+  table.Add(op);
+}
+
 }  // namespace
 
 void AddTokenOps(OpTable& table) {
@@ -260,6 +300,7 @@ void AddTokenOps(OpTable& table) {
   AddCrossEntropy(table);
   AddSplitCrossEntropy(table);
   AddDropout(table);
+  AddRandom(table);
 }
 
 }  // namespace tacc::graph

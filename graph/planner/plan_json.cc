@@ -1,5 +1,6 @@
 #include "graph/planner/plan_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -51,6 +52,9 @@ json MemoryJson(const Machine& machine, const Candidate& c) {
           {"total_bytes", c.plan.total_bytes},
           {"largest", std::move(largest)}};
 }
+
+// Of a rank to its client: two are kept (worker/rank/session/client_link.cc) and one is made.
+constexpr int64_t kAnswersAtATime = 3;
 
 // A key of a device's matmul_flops_per_second.
 std::string PrecisionName(const CompileRequest& request, DType compute) {
@@ -212,9 +216,26 @@ nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Prog
   return list;
 }
 
+int64_t OutputsBytes(const Candidate& candidate, const std::vector<Program>& stages) {
+  int64_t most = 0;
+  for (const Program& program : stages) {
+    int64_t bytes = 0;
+    for (const Call& call : program.eval) {
+      const Graph& graph = *program.FindGraph(call.graph);
+      for (const Node& node : graph.nodes) {
+        if (node.op == Op::kOutput && GetAttr<bool>(node.attrs, "returned"))
+          bytes += graph.type(node.operands[0]).bytes();
+      }
+    }
+    most = std::max(most, bytes);
+  }
+  return most * (1 + kAnswersAtATime * candidate.plan.accumulation);
+}
+
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
                         const SummaryParts& parts) {
   json summary = CandidateJson(request, candidate);
+  summary["memory"]["outputs_bytes"] = OutputsBytes(candidate, stages);
   summary["notes"] = parts.notes;
   summary["fingerprint"] = parts.fingerprint;
   if (!parts.architecture.empty()) summary["architecture"] = parts.architecture;

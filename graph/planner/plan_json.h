@@ -25,6 +25,10 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
 // CPUs.
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);
 
+// What a rank takes beside the plan, at most, once a client asks for what the model returns: a copy of it, and the
+// answers with that of a whole batch that are there at a time. Of the stage that returns most.
+int64_t OutputsBytes(const Candidate& candidate, const std::vector<Program>& stages);
+
 // What summary.json says beside a candidate.
 struct SummaryParts {
   std::vector<std::string> notes;                // Planned::notes

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,11 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/targets/targets.h"
+#include "json/parse_json.h"
 
 namespace tacc::graph {
 namespace {
 
 using nlohmann::json;
+
+// As of a cluster file: what is computed of them fits in 64 bits.
+constexpr int64_t kMaxDevices = 1'000'000;
 
 class Reader {
  public:
@@ -266,7 +272,10 @@ absl::Status ReadLayout(Reader& r, CompileRequest& request) {
   r.Get("job.dist.pins", &plan.pins);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
   int64_t workers = 1;
-  for (Axis axis : kJobAxes) workers *= plan.sizes[axis].value_or(1);
+  for (Axis axis : kJobAxes) {
+    if (__builtin_mul_overflow(workers, plan.sizes[axis].value_or(1), &workers))
+      return absl::InvalidArgumentError("compile request: the sizes under job.dist multiply to more than 64 bits");
+  }
   r.Get("job.resources.workers", &workers);
   plan.world = workers;
   r.Get("world", &plan.world);
@@ -306,7 +315,7 @@ void ReadDevice(Reader& r, DeviceProfile& device) {
 }  // namespace
 
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
-  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  const json root = ParseJson(text);
   if (root.is_discarded() || !root.is_object()) return absl::InvalidArgumentError("compile request: not a JSON object");
   CompileRequest request;
   PlanRequest& plan = request.plan;
@@ -320,12 +329,19 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   bool is_deterministic = false;
   r.Get("job.train.deterministic", &is_deterministic);
   TACC_RETURN_IF_ERROR(r.status());
-  if (plan.world < 1)
-    return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
+  if (plan.world < 1 || plan.world > kMaxDevices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("compile request: world = ", plan.world, "; wanted 1 to ", kMaxDevices));
+  }
+  if (device.devices_per_machine < 0 || device.devices_per_machine > kMaxDevices) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "compile request: device.devices_per_machine = ", device.devices_per_machine, "; wanted 0 to ", kMaxDevices));
+  }
   const json* cluster = r.Find("cluster");
   if (cluster != nullptr) {
     TACC_ASSIGN_OR_RETURN(plan.cluster, ParseCluster(cluster->dump()));
     plan.world = plan.cluster.num_devices();
+    request.is_for_sheet = true;
     device = ProfileOf(plan.cluster.machine);
   } else {
     TACC_ASSIGN_OR_RETURN(plan.cluster, MakeCluster(MachineOf(device), plan.world));
@@ -344,6 +360,11 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
 absl::Status ReadLrFactors(CompileRequest& request) {
   if (request.lr_factors_path.empty()) return absl::OkStatus();
   const std::string what = absl::StrCat("train.lr_factors_path: ", request.lr_factors_path);
+  std::error_code error;
+  if (std::filesystem::exists(request.lr_factors_path, error) &&
+      !std::filesystem::is_regular_file(request.lr_factors_path, error)) {  // a pipe would be waited for
+    return absl::InvalidArgumentError(absl::StrCat(what, ": not a file; give a text file of numbers, one a line"));
+  }
   std::ifstream file(request.lr_factors_path);
   if (!file)
     return absl::NotFoundError(absl::StrCat(what, " cannot be read; it is a text file of numbers, one a line"));
@@ -354,8 +375,8 @@ absl::Status ReadLrFactors(CompileRequest& request) {
     double factor = 0;
     if (text.empty()) continue;
     if (!absl::SimpleAtod(text, &factor) || !std::isfinite(factor) || factor < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(what, ":", number, ": \"", text.substr(0, 40),
-                                                     "\" is no factor; wanted a finite number, at least 0"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ":", number, ": not a factor; wanted a finite number, at least 0"));
     }
     factors.push_back(factor);
   }

@@ -29,6 +29,7 @@ struct CompileRequest {
   int64_t num_tokens = 0;           // the same
   bool traces = false;              // the job has a train.trace_step
   bool separate_documents = false;  // the data says where documents begin, and they are kept apart
+  bool is_for_sheet = false;        // the cluster is a sheet's: neither devices nor weights need be here
 };
 
 // Errors: InvalidArgument naming the field.

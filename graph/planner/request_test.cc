@@ -1,5 +1,7 @@
 #include "graph/planner/request.h"
 
+#include <sys/stat.h>
+
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,11 +16,28 @@
 #include "graph/planner/planner.h"
 #include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::graph {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(CompileRequest, FactorsAreReadFromFilesAlone) {
+  const TestDirectory directory;
+  CompileRequest request = Parse(kRequest);
+  request.lr_factors_path = directory.File("factors");
+  ASSERT_EQ(mkfifo(request.lr_factors_path.c_str(), 0600), 0);  // Which nobody writes.
+  EXPECT_EQ(ReadLrFactors(request).message(), absl::StrCat("train.lr_factors_path: ", request.lr_factors_path,
+                                                           ": not a file; give a text file of numbers, one a line"));
+  request.lr_factors_path = directory.path();
+  EXPECT_THAT(std::string(ReadLrFactors(request).message()), HasSubstr("not a file"));
+  request.lr_factors_path = directory.File("none");
+  EXPECT_THAT(std::string(ReadLrFactors(request).message()), HasSubstr("cannot be read"));
+  TestDirectory::Write(request.lr_factors_path, "1\n\n0.5\n");
+  ASSERT_TRUE(ReadLrFactors(request).ok());
+  EXPECT_EQ(request.plan.training.lr_schedule.factors, (std::vector<double>{1, 0.5}));
+}
 
 TEST(CompileRequest, ReadsTheJob) {
   const CompileRequest request = Parse(kRequest);
@@ -336,6 +355,15 @@ TEST(CompileRequest, RefusesWhatItCannotDo) {
             "compile request: job.train has a wrong type: -1");
   EXPECT_EQ(ParseCompileRequest(R"({"world": 2, "job": []})").status().message(),
             "compile request: job has a wrong type: []");
+  const auto error = [](const std::string& from, const std::string& to) {
+    return std::string(ParseCompileRequest(Replaced(kRequest, from, to)).status().message());
+  };
+  EXPECT_EQ(error("\"world\": 2", "\"world\": 9223372036854775807"),
+            "compile request: world = 9223372036854775807; wanted 1 to 1000000");
+  EXPECT_EQ(error("\"threads\": 1", "\"threads\": 1, \"devices_per_machine\": -2"),
+            "compile request: device.devices_per_machine = -2; wanted 0 to 1000000");
+  EXPECT_EQ(error("\"dist\": {", R"("dist": {"dp": {"size": 4294967296}, "tp": {"size": 4294967296}, )"),
+            "compile request: the sizes under job.dist multiply to more than 64 bits");
 }
 
 TEST(CompileRequest, GradientsMayTravelNarrower) {

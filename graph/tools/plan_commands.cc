@@ -33,6 +33,7 @@
 #include "graph/planner/request.h"
 #include "graph/planner/simulate/cluster_times.h"
 #include "graph/planner/simulate/trace.h"
+#include "json/parse_json.h"
 
 namespace tacc::graph {
 namespace {
@@ -122,10 +123,9 @@ absl::Status CheckInputs(const CompileRequest& request, const ImportedModel& mod
                    "; only a client can send batches of such inputs (data.client instead of data.path)"));
 }
 
-// A buffer that no initializer makes is read from the model's files. A plan for another cluster reads none.
+// A buffer that no initializer makes is read from the model's files.
 absl::Status CheckBuffers(const CompileRequest& request, const ImportedModel& model) {
-  if (model.weights == ImportOptions::Weights::kPretrained || request.plan.cluster.machine.plan_only)
-    return absl::OkStatus();
+  if (model.weights == ImportOptions::Weights::kPretrained || request.is_for_sheet) return absl::OkStatus();
   for (const Node& node : model.forward.nodes) {
     const bool is_buffer = GetAttr<std::string>(node.attrs, "role") == Name(WeightRole::kBuffer);
     if (node.op != Op::kParam || !is_buffer || node.attrs.count("init") > 0) continue;
@@ -198,6 +198,23 @@ json ClusterJson(const Cluster& cluster) {
   return text;
 }
 
+// Of all stages, the operators of LibTorch; an empty list where there are none.
+json LibTorchJson(const Finalist& finalist, const OpTable& ops) {
+  json list = json::array();
+  for (size_t stage = 0; stage < finalist.stages.size(); ++stage) {
+    for (const LibTorchRow& row : LibTorchOf(finalist, static_cast<int>(stage), ops)) {
+      list.push_back({{"stage", stage},
+                      {"schema", row.schema},
+                      {"count", row.count},
+                      {"seconds", row.seconds},
+                      {"share_of_step", row.share_of_step},
+                      {"result_bytes", row.result_bytes},
+                      {"scratch_bytes", row.scratch_bytes}});
+    }
+  }
+  return list;
+}
+
 absl::Status WriteTrace(const Finalist& finalist, const OpTable& ops, const std::string& file) {
   std::vector<std::string> names;
   const size_t stages = finalist.stages.size();
@@ -228,6 +245,8 @@ absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const P
                         MakeFinalist(request.plan, planned.candidates[0], std::move(planned.programs), ops));
   TACC_ASSIGN_OR_RETURN(const int64_t max_steps, MaxSteps(request.plan, best.candidate.plan.global_batch()));
   out["words"] = InWords(best, max_steps);
+  out["memory"]["outputs_bytes"] = OutputsBytes(best.candidate, best.stages);
+  out["libtorch"] = LibTorchJson(best, ops);
   if (json capture = CaptureJson(request, best.stages); !capture.is_null()) out["capture"] = std::move(capture);
   if (NamesLayout(outputs.explain)) {
     TACC_ASSIGN_OR_RETURN(out["explanation"], ExplainAgainst(best, outputs.explain, request.plan, model, ops));
@@ -331,7 +350,7 @@ std::string MachinesCommand() {
 
 absl::StatusOr<std::string> CalibrateCommand(const std::string& request_file, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
-  const json request = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json request = ParseJson(text);
   if (!request.is_object() || !request.contains("cluster") || !request.contains("steps") ||
       !request["steps"].is_array()) {
     return absl::InvalidArgumentError("calibrate request: wanted cluster and a list of steps");

@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "confinement/flags.h"
 #include "graph/tools/import_command.h"
 #include "graph/tools/plan_commands.h"
 
@@ -45,6 +46,8 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "tacc-plan " TACC_VERSION);
   app.require_subcommand(1);
 
+  ConfinementFlags confinement;
+  confinement.AddTo(&app);
   std::string request, out, dump, model, graph;
   PlanOutputs outputs;
   CLI::App* plan = app.add_subcommand("plan", "print the candidate layouts of a request as JSON");
@@ -96,6 +99,9 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kBadInput;
   }
+  const absl::StatusOr<Confinement> confined = confinement.Read();
+  if (!confined.ok()) return Report(confined.status());
+  if (absl::Status status = ConfineProcess(*confined); !status.ok()) return Report(status);
   const OpTable ops;
   if (*plan) return ReportText(PlanCommand(request, outputs, ops));
   if (*draw) return ReportWarning(DrawCommand(traces, page));

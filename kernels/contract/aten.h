@@ -41,8 +41,8 @@ class AtenKernel {
 };
 
 struct AtenKernels {
-  // Errors, InvalidArgument: LibTorch has no such operator, it changes its operands or draws random numbers, or the
-  // arguments are not those of its schema.
+  // Errors: NotFound: neither LibTorch nor a library that was loaded has such an operator; InvalidArgument: it changes
+  // its operands or draws random numbers, or the arguments are not those of its schema.
   absl::StatusOr<std::shared_ptr<const AtenKernel>> (&PrepareAten)(const AtenCall& call);
 };
 

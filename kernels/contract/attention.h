@@ -41,6 +41,10 @@ struct AttentionParameters {
   // 0: each lies by itself. With a pitch S == T, V == D, and the views' data are those of their own first heads.
   int64_t pitch = 0;
   AttentionDropout dropout;
+  // f32 [B,T], dense, or without data: added to all scores of a key, behind cap and slopes. -inf hides the key; blocks
+  // of hidden keys may be left unread. +inf outweighs the products: the scores are 0, and pass gradients on as others
+  // do.
+  TensorView key_bias = {};
 };
 
 // What may be absent: views without data.
@@ -58,10 +62,10 @@ inline Dims AttentionResultDims(const TensorView& q, const TensorView& v) {
 }
 
 struct AttentionKernels {
-  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi)) v per head; lse [B,H,S] (f32, or f64 with f64
-  // operands) = log of the sum of exp of the scores. q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V] of one dtype; query head
-  // h reads key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the
-  // other extras are dense.
+  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi + key_bias)) v per head; lse [B,H,S] (f32, or f64 with
+  // f64 operands) = log of the sum of exp of the scores. q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V] of one dtype; query
+  // head h reads key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out`
+  // and the other extras are dense.
   void (&Attention)(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                     const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
 

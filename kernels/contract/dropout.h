@@ -1,5 +1,5 @@
-// Dropout by a counter-based generator, so that the mask of an element depends on where it is in the global batch,
-// never on who computes it.
+// Dropout and random numbers by a counter-based generator, so that those of an element depend on where it is in the
+// global batch, never on who computes it.
 #ifndef TACC_KERNELS_CONTRACT_DROPOUT_H_
 #define TACC_KERNELS_CONTRACT_DROPOUT_H_
 
@@ -11,6 +11,17 @@ namespace tacc::kernels {
 
 struct DropoutParameters {
   double rate = 0;  // probability of dropping, in [0, 1)
+  int64_t key = 0;  // one per place in the model
+  int64_t seed = 0;
+};
+
+enum class Distribution {
+  kUniform,  // in [0, 1)
+  kNormal,   // of mean 0 and variance 1
+};
+
+struct RandomParameters {
+  Distribution distribution = Distribution::kUniform;
   int64_t key = 0;  // one per place in the model
   int64_t seed = 0;
 };
@@ -31,6 +42,12 @@ struct DropoutKernels {
   // is at least rate * 2^32. The derivative is the same call on dy.
   void (&Dropout)(const TensorView& x, const TensorView& step, const TensorView& sample, const SamplePart& part,
                   const DropoutParameters& parameters, const TensorView& y);
+
+  // y [B, ...] of f32 or f64; step, sample and part as of Dropout, which draws by the same words. Of element i of a
+  // sample with word w, u = (w >> 8) / 2^24. kUniform: u. kNormal (Box and Muller): of elements 2j and 2j + 1 with u
+  // and v, r cos(2 pi v) and r sin(2 pi v), where r = sqrt(-2 ln(1 - u)).
+  void (&Random)(const TensorView& step, const TensorView& sample, const SamplePart& part,
+                 const RandomParameters& parameters, const TensorView& y);
 };
 
 }  // namespace tacc::kernels

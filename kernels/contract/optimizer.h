@@ -36,9 +36,10 @@ struct UpdateParameters {
 // The scalars that change from step to step, each rank 0.
 struct UpdateScalars {
   TensorView learning_rate;
-  TensorView grad_scale;  // the gradient is multiplied by it (clipping)
-  TensorView apply;       // 0: weights and states stay as they are, to the bit
-  TensorView count;       // 1-based number of this update
+  TensorView grad_scale;     // the gradient is multiplied by it (clipping)
+  TensorView apply;          // 0: weights and states stay as they are, to the bit
+  TensorView count;          // 1-based number of this update
+  TensorView momentum = {};  // in place of the parameters' beta1 (Adam, Lion) or momentum (SGD); or without data
 };
 
 // The update of one weight. All tensors have as many elements. new_w, new_m, new_v may be the same memory as w, m, v.

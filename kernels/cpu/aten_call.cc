@@ -6,6 +6,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -15,9 +17,11 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/aten.h"
@@ -38,10 +42,20 @@ at::Tensor TensorOf(const TensorView& view, c10::DeviceType type) {
 }
 
 std::optional<int64_t> ScalarTypeOf(const std::string& word) {
-  static const std::map<std::string, at::ScalarType> kTypes = {
-      {"bool", at::kBool},     {"uint8", at::kByte},    {"int8", at::kChar},      {"int16", at::kShort},
-      {"int32", at::kInt},     {"int64", at::kLong},    {"bfloat16", at::kFloat}, {"float16", at::kFloat},
-      {"float32", at::kFloat}, {"float64", at::kDouble}};  // 16 bits: a graph's floats are f32
+  // 16 bits: a graph's floats are f32
+  static const std::map<std::string, at::ScalarType> kTypes = {{"bool", at::kBool},
+                                                               {"uint8", at::kByte},
+                                                               {"int8", at::kChar},
+                                                               {"int16", at::kShort},
+                                                               {"int32", at::kInt},
+                                                               {"int64", at::kLong},
+                                                               {"bfloat16", at::kFloat},
+                                                               {"float16", at::kFloat},
+                                                               {"float32", at::kFloat},
+                                                               {"float64", at::kDouble},
+                                                               {"complex32", at::kComplexFloat},
+                                                               {"complex64", at::kComplexFloat},
+                                                               {"complex128", at::kComplexDouble}};
   const auto it = kTypes.find(word);
   return it == kTypes.end() ? std::nullopt : std::optional<int64_t>(static_cast<int64_t>(it->second));
 }
@@ -72,6 +86,12 @@ std::vector<std::string> ItemsOf(const std::string& list) {
   return items;
 }
 
+// Complex numbers are pairs of real ones in a graph, in a last dim that LibTorch's tensors have not.
+at::Tensor ComplexOf(const at::Tensor& pairs) { return pairs.defined() ? at::view_as_complex(pairs) : pairs; }
+at::Tensor PairsOf(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+}
+
 struct Tensors {
   std::vector<at::Tensor> operands, results;  // results: of a call that writes them itself
 };
@@ -90,6 +110,7 @@ class Arguments {
         return List(text, type->castRaw<c10::ListType>()->getElementType(), tensors);
       case Kind::TensorType:
         if (text[0] == '%') return tensors.operands.at(IndexOf(text));
+        if (absl::StartsWith(text, "i%")) return ComplexOf(tensors.operands.at(IndexOf(text.substr(1))));
         if (text[0] == '@') return tensors.results.at(IndexOf(text));
         break;
       case Kind::NumberType:
@@ -98,6 +119,9 @@ class Arguments {
         return Float(text);
       case Kind::IntType:
       case Kind::SymIntType:
+      case Kind::ScalarTypeType:
+      case Kind::LayoutType:
+      case Kind::MemoryFormatType:
         return Int(text);
       case Kind::FloatType:
         return text[0] == '#' ? static_cast<double>(Int(text)) : Float(text);
@@ -246,16 +270,16 @@ class Kernel : public AtenKernel {
     return stack;
   }
 
-  // Its results; of a list, its items.
+  // Its results, complex ones as pairs; of a list, its items.
   std::vector<at::Tensor> Call(const Tensors& tensors) const {
     std::vector<IValue> stack = Stack(tensors);
     op_.callBoxed(&stack);
     std::vector<at::Tensor> results;
     for (const IValue& value : stack) {
       if (value.isTensorList()) {
-        for (const at::Tensor& tensor : value.toTensorVector()) results.push_back(tensor);
+        for (const at::Tensor& tensor : value.toTensorVector()) results.push_back(PairsOf(tensor));
       } else {
-        results.push_back(value.toTensor());
+        results.push_back(PairsOf(value.toTensor()));
       }
     }
     return results;
@@ -300,13 +324,13 @@ absl::StatusOr<std::shared_ptr<const AtenKernel>> PrepareAtenOn(c10::DeviceType 
   const auto op = c10::Dispatcher::singleton().findSchema(
       {call.schema.substr(0, dot), overload == "default" ? std::string() : overload});
   if (!op.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("LibTorch has no operator ", call.schema, "; the rank can call those of LibTorch alone"));
+    return absl::NotFoundError(absl::StrCat("LibTorch has no operator ", call.schema));
   }
   if (op->schema().is_mutable() && NumNamed(call, '@') == 0)
     return absl::InvalidArgumentError(absl::StrCat(call.schema, " changes its operands, which no node may do"));
   if (op->hasTag(at::Tag::nondeterministic_seeded))
-    return absl::InvalidArgumentError(absl::StrCat(call.schema, " draws random numbers; use the op dropout"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.schema, " draws random numbers; use the ops random and dropout"));
   auto kernel = std::make_shared<const Kernel>(call, *op, device);
   try {
     kernel->Check(NumNamed(call, '%'), NumNamed(call, '@'));
@@ -314,6 +338,12 @@ absl::StatusOr<std::shared_ptr<const AtenKernel>> PrepareAtenOn(c10::DeviceType 
     return absl::InvalidArgumentError(absl::StrCat(call.schema, ": ", error.what()));
   }
   return kernel;
+}
+
+std::vector<std::string> OperatorNames() {
+  std::set<std::string> names;  // Without overloads.
+  for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) names.insert(op.name);
+  return {names.begin(), names.end()};
 }
 
 const AtenKernels kAten = {

@@ -54,6 +54,8 @@ struct Problem {
     TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
     TACC_KERNEL_CHECK(first_keys.data == nullptr ||
                       (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
+    TACC_KERNEL_CHECK(p.key_bias.data == nullptr ||
+                      (p.key_bias.dtype == DType::kF32 && p.key_bias.size() == k.dims[0] * k.dims[1]));
     heads = {.s = q.dims[1],
              .t = k.dims[1],
              .num_heads = q.dims[2],
@@ -73,6 +75,7 @@ struct Problem {
              .num_query_tiles = static_cast<int64_t>(query_tiles.size()),
              .num_key_tiles = static_cast<int64_t>(key_tiles.size()),
              .first_keys = first_keys.as<int32_t>(),
+             .key_bias = p.key_bias.as<float>(),
              .q = In(q),
              .k = In(k),
              .v = In(v)};

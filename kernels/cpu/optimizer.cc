@@ -16,7 +16,8 @@ void KeepState(const TensorView& from, const TensorView& to) {
 }
 
 simd::WeightUpdate StepOf(const WeightUpdate& u) {
-  const UpdateParameters& p = u.parameters;
+  UpdateParameters p = u.parameters;
+  if (u.scalars.momentum.data != nullptr) p.beta1 = p.momentum = ReadScalar(u.scalars.momentum);
   const double learning_rate = ReadScalar(u.scalars.learning_rate), count = ReadScalar(u.scalars.count);
   simd::WeightUpdate step{.kind = p.kind,
                           .w = In(u.w),

@@ -155,7 +155,7 @@ struct AttentionQueries {
     team.Sync();
     for (int64_t tile = 0; tile < num_key_tiles; ++tile) {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
-      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      if (!w.Meet(b, queries, lowest, keys)) continue;  // The same for the whole team.
       LoadTile<kRows, kD>(team, w.k, w.KeyOffset(b, keys.row, kv), w.key_pitch, keys.n, w.d, kv_rows);
       team.Sync();
       C own[kOwn][kOwn];
@@ -164,7 +164,7 @@ struct AttentionQueries {
       for (int i = 0; i < kOwn; ++i) {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
-          own[i][j] = w.Score(own[i][j], slope, queries, ty + kSide * i, first[i], keys, tx + kSide * j);
+          own[i][j] = w.Score(own[i][j], slope, b, queries, ty + kSide * i, first[i], keys, tx + kSide * j);
           scores[(ty + kSide * i) * (kRows + 1) + tx + kSide * j] = own[i][j];
         }
       }
@@ -298,7 +298,7 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
     }
     for (int64_t tile = 0; tile < this->num_query_tiles; ++tile) {
       const RowTile queries = TileAt<kRows>(w.queries, tile);
-      if (!w.Meet(queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
+      if (!w.Meet(b, queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
         const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
         this->LoadQueries(team, b, head, queries, q_rows, dout_rows, row_lse, row_delta);
@@ -314,7 +314,7 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
           TACC_UNROLL
           for (int i = 0; i < kOwn; ++i) {
             const int key = ty + kSide * i, at = key * (kRows + 1) + query;
-            const C weight = std::exp(w.Score(own[i][j], slope, queries, query, first, keys, key) - row_lse[query]);
+            const C weight = std::exp(w.Score(own[i][j], slope, b, queries, query, first, keys, key) - row_lse[query]);
             const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
             weights[at] = weight * kept;
             gradients[at] = weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
@@ -368,7 +368,7 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
     }
     for (int64_t tile = 0; tile < this->num_key_tiles; ++tile) {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
-      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      if (!w.Meet(b, queries, lowest, keys)) continue;  // The same for the whole team.
       this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
       team.Sync();
       C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
@@ -381,7 +381,7 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int key = tx + kSide * j;
-          const C weight = std::exp(w.Score(own[i][j], slope, queries, query, first, keys, key) - row_lse[query]);
+          const C weight = std::exp(w.Score(own[i][j], slope, b, queries, query, first, keys, key) - row_lse[query]);
           const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
           gradients[query * (kRows + 1) + key] =
               weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
@@ -500,10 +500,13 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
   TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
   TACC_KERNEL_CHECK(first_keys.data == nullptr ||
                     (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
+  TACC_KERNEL_CHECK(p.key_bias.data == nullptr ||
+                    (p.key_bias.dtype == DType::kF32 && p.key_bias.size() == k.dims[0] * k.dims[1]));
   AttentionWork work{In(q),
                      In(k),
                      In(v),
                      first_keys.as<int32_t>(),
+                     p.key_bias.as<float>(),
                      p.scale,
                      q.dims[1],
                      k.dims[1],

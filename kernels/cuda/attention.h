@@ -37,8 +37,8 @@ inline constexpr const char* Name(AttentionBackend backend) {
 }
 
 // Empty if LibTorch may be asked; else why not: it takes bf16 and f16, head dims that are multiples of 8 up to 256, the
-// natural order, a causal mask (as many keys as queries) or none, pitches that are multiples of 8, and nothing of
-// `extras`.
+// natural order, a causal mask (as many keys as queries) or none, pitches that are multiples of 8, no bias of keys,
+// and nothing of `extras`.
 std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
                            const AttentionParameters& parameters);
 

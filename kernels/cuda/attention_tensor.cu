@@ -148,6 +148,15 @@ TACC_DEVICE float ScoreOf(const AttentionWork& w, float product, float scale, fl
   return w.Capped(product * scale) + slope * distance;
 }
 
+// By itself, so that what has no biases has its registers. own: scores of a thread's keys, -infinity of those not seen.
+TACC_DEVICE inline void AddKeyBias(const AttentionWork& w, int64_t b, const RowTile& keys, const Place& place,
+                                   float (&own)[kOwn]) {
+  TACC_UNROLL
+  for (int j = 0; j < kOwn; ++j) {
+    if (own[j] != -INFINITY) own[j] = w.Biased(own[j], w.KeyBias(b, keys, place.column + j));
+  }
+}
+
 // sums *= factor of each row, by way of the warp's scores.
 TACC_DEVICE inline void ScaleSums(Team& team, int64_t d, const Place& place, float factor, float* scores,
                                   SumTile (&sums)[kD / kMma]) {
@@ -224,7 +233,7 @@ struct QueriesOnTensorCores {
 
     for (int64_t tile = 0; tile < num_key_tiles; ++tile) {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
-      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      if (!w.Meet(b, queries, lowest, keys)) continue;  // The same for the whole team.
       const int64_t offset = w.KeyOffset(b, keys.row, kv);
       LoadRows<kRows, kTeam>(team, w.k, offset, w.key_pitch, keys.n, w.d, k_rows);
       LoadRows<kRows, kTeam>(team, w.v, offset, w.key_pitch, keys.n, w.d, v_rows);
@@ -241,8 +250,10 @@ struct QueriesOnTensorCores {
         const int key = place.column + j;
         const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
         own[j] = key >= sight.low && key < sight.high ? score : -INFINITY;
-        highest = own[j] > highest ? own[j] : highest;
       }
+      if (w.key_bias != nullptr) AddKeyBias(w, b, keys, place, own);
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) highest = own[j] > highest ? own[j] : highest;
       const float other = team.Exchange(highest, 1);
       highest = other > highest ? other : highest;
       const bool rises = maximum == -INFINITY ? highest > maximum : highest > maximum + kSlack;
@@ -333,6 +344,7 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
     float *row_lse = all_scores + Base::kNumScores, *row_delta = row_lse + kRows, *row_distance = row_delta + kRows;
     int32_t *row_low = reinterpret_cast<int32_t*>(row_distance + kRows), *row_high = row_low + kRows;
     const int key = place.warp * kMma + place.row;
+    const float bias = w.KeyBias(b, keys, key);
     this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
     SumTile dk_sums[kD / kMma], dv_sums[kD / kMma];
     TACC_UNROLL
@@ -342,7 +354,7 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
     }
     for (int64_t tile = 0; tile < this->num_query_tiles; ++tile) {
       const RowTile queries = TileAt<kRows>(w.queries, tile);
-      if (!w.Meet(queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
+      if (!w.Meet(b, queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
         const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f;
         this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
@@ -367,7 +379,8 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = place.column + j;
-          const float score = ScoreOf(w, own[j], scale, slope, row_distance[query] + static_cast<float>(key));
+          const float score =
+              w.Biased(ScoreOf(w, own[j], scale, slope, row_distance[query] + static_cast<float>(key)), bias);
           const float derivative = w.Derivative(own[j]);
           own[j] = key >= row_low[query] && key < row_high[query] ? std::exp(score - row_lse[query]) : 0.0f;
           own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * derivative;
@@ -418,7 +431,7 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
     for (int c = 0; c < kD / kMma; ++c) sums[c].Clear();
     for (int64_t tile = 0; tile < this->num_key_tiles; ++tile) {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
-      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      if (!w.Meet(b, queries, lowest, keys)) continue;  // The same for the whole team.
       this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
       team.Sync();
       SumTile products[2];
@@ -434,7 +447,8 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
         const int key = place.column + j;
-        const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
+        const float score = w.Biased(ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key)),
+                                     w.KeyBias(b, keys, key));
         const float weight = key >= sight.low && key < sight.high ? std::exp(score - own_lse) : 0.0f;
         own_gradients[j] = weight * (own_gradients[j] - own_delta) * w.Derivative(own[j]);
       }

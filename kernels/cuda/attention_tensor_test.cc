@@ -175,6 +175,45 @@ TEST(AttentionOnTensorCores, WindowsAndSoftCapsMatchTheReference) {
   }
 }
 
+// Keys that are hidden on the right, on the left, all of them and in whole tiles, beside finite biases, and such as
+// outweigh all scores.
+double BiasOf(int64_t b, int64_t j) {
+  if (b == 0) return j < 100 ? 0 : -INFINITY;
+  if (b == 1) return j < 77 ? -INFINITY : 0.25 * static_cast<double>(j % 5);
+  if (b == 2 || b == 4) return b == 2 ? -INFINITY : INFINITY;
+  return j % 3 == 0 ? -INFINITY : j % 7 == 0 ? INFINITY : -0.5 * static_cast<double>(j % 4);
+}
+
+TEST(AttentionOnTensorCores, BiasesOfKeysMatchTheReference) {
+  constexpr int64_t kKeys = 150;
+  Tensor bias(Dims{5, kKeys});
+  for (int64_t i = 0; i < bias.size(); ++i) bias[i] = BiasOf(i / kKeys, i % kKeys);
+  const Buffer of_keys(DType::kF32, bias);
+  for (DType dtype : kTypes) {
+    for (const bool causal : {true, false}) {
+      const int64_t queries = causal ? kKeys : 70;
+      const Dims q_dims{5, queries, 4, 16}, k_dims{5, kKeys, 2, 16};
+      const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+      const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+      const AttentionParameters parameters{.causal = causal, .scale = 0.25, .softcap = 1.5, .key_bias = of_keys};
+      const reference::AttentionShape shape{.softcap = 1.5, .key_bias = BiasOf};
+      const auto want = reference::Attention(q, k, v, causal, 0.25, {}, shape);
+      const auto gradient = reference::AttentionGrad(dout, q, k, v, causal, 0.25, {}, shape);
+      const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v), bd = Aligned(dtype, dout);
+      const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
+                   dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{5, 4, queries});
+      kTensorCores.Run(bq, bk, bv, {}, parameters, out, lse);
+      kTensorCores.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+      const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "");
+      EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), 1e-5) << what;
+      EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+    }
+  }
+}
+
 // As one more key of value 0: going on from a result of its score that is 0 gives the same to the bit.
 TEST(AttentionOnTensorCores, ASinkIsAnEarlierKeyOfValueZero) {
   const Dims q_dims{1, 70, 2, 16}, k_dims{1, 70, 1, 16};

@@ -66,6 +66,7 @@ struct WorkDropout {
 struct AttentionWork {
   AnyIn q, k, v;
   const int32_t* first_keys;
+  const float* key_bias;
   double scale;
   int64_t s, t;
   int32_t num_batches, num_heads, num_kv_heads, d, value_d;
@@ -96,9 +97,25 @@ struct AttentionWork {
     return begin > first ? begin : first;
   }
   // Whether some query of the tile, of which none sees a key before position `lowest`, sees some key.
-  TACC_DEVICE bool Meet(const RowTile& query_tile, int64_t lowest, const RowTile& key_tile) const {
+  TACC_DEVICE bool Meet(int64_t b, const RowTile& query_tile, int64_t lowest, const RowTile& key_tile) const {
     return key_tile.block == query_tile.block && key_tile.position + key_tile.n > lowest &&
-           (!causal || key_tile.position < query_tile.position + query_tile.n);
+           (!causal || key_tile.position < query_tile.position + query_tile.n) && !AreHidden(b, key_tile);
+  }
+  // What is added to the scores of key j of a tile; 0 where there is none.
+  TACC_DEVICE float KeyBias(int64_t b, const RowTile& tile, int j) const {
+    return key_bias == nullptr || j >= tile.n ? 0.0f : key_bias[b * t + tile.row + j];
+  }
+  // A score with the bias of its key.
+  template <typename C>
+  TACC_DEVICE static C Biased(C score, float bias) {
+    return bias == INFINITY ? C(0) : score + static_cast<C>(bias);
+  }
+  // Whether nobody sees a key of the tile.
+  TACC_DEVICE bool AreHidden(int64_t b, const RowTile& tile) const {
+    if (key_bias == nullptr) return false;
+    int hidden = 0;
+    while (hidden < tile.n && KeyBias(b, tile, hidden) == -INFINITY) ++hidden;
+    return hidden == tile.n;
   }
   // The lowest first key of a tile's queries.
   TACC_DEVICE int64_t LowestKey(int64_t b, const RowTile& tile) const {
@@ -134,12 +151,12 @@ struct AttentionWork {
   }
   // The score of query i and key j of two tiles, from their product.
   template <typename C>
-  TACC_DEVICE C Score(C product, C slope, const RowTile& query_tile, int i, int64_t first, const RowTile& key_tile,
-                      int j) const {
+  TACC_DEVICE C Score(C product, C slope, int64_t b, const RowTile& query_tile, int i, int64_t first,
+                      const RowTile& key_tile, int j) const {
     const int64_t query = query_tile.position + i, key = key_tile.position + j;
     if (i >= query_tile.n || j >= key_tile.n || key < first || (causal && key > query)) return -C(INFINITY);
     const C score = Capped(product * static_cast<C>(scale));
-    return slope == 0 ? score : score + slope * static_cast<C>(key - query);
+    return Biased(slope == 0 ? score : score + slope * static_cast<C>(key - query), KeyBias(b, key_tile, j));
   }
 };
 

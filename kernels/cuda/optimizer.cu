@@ -19,7 +19,7 @@ constexpr int kWidth = 4;  // of packs: the states are f32 as a rule
 struct Update {
   AnyIn w, m, v, g;
   AnyOut new_w, new_m, new_v, copy;
-  AnyIn learning_rate, grad_scale, apply, count;
+  AnyIn learning_rate, grad_scale, apply, count, momentum;  // momentum may be absent
   UpdateParameters parameters;
   int64_t n;
   bool packs;  // all may be read and written in packs
@@ -28,19 +28,22 @@ struct Update {
 
 // What the scalars of a step come to; as simd::WeightUpdate.
 struct Step {
-  double apply, grad_scale, decay, coupled_decay, step_size, inv_sqrt_bias2, undamped;
+  double apply, grad_scale, beta1, momentum, decay, coupled_decay, step_size, inv_sqrt_bias2, undamped;
 };
 
 TACC_DEVICE Step StepOf(const Update& u) {
   const UpdateParameters& p = u.parameters;
   const double learning_rate = u.learning_rate.Load<double>(0), count = u.count.Load<double>(0);
+  const double beta1 = u.momentum ? u.momentum.Load<double>(0) : p.beta1;
   const bool is_adam = p.kind == UpdateKind::kAdamW || p.kind == UpdateKind::kAdam;
   const bool is_decoupled = p.kind == UpdateKind::kAdamW || p.kind == UpdateKind::kLion;
   return {.apply = u.apply.Load<double>(0),
           .grad_scale = u.grad_scale.Load<double>(0),
+          .beta1 = beta1,
+          .momentum = u.momentum ? u.momentum.Load<double>(0) : p.momentum,
           .decay = is_decoupled ? 1 - learning_rate * p.weight_decay : 1,
           .coupled_decay = is_decoupled ? 0 : p.weight_decay,
-          .step_size = is_adam                                ? learning_rate / (1 - ::pow(p.beta1, count))
+          .step_size = is_adam                                ? learning_rate / (1 - ::pow(beta1, count))
                        : p.kind == UpdateKind::kMovingAverage ? 1 - learning_rate
                                                               : learning_rate,
           .inv_sqrt_bias2 = is_adam ? 1 / Sqrt(1 - ::pow(p.beta2, count)) : 1,
@@ -51,7 +54,7 @@ TACC_DEVICE Step StepOf(const Update& u) {
 template <typename T>
 struct Constants {
   TACC_DEVICE Constants(const UpdateParameters& p, const Step& s)
-      : one_minus_beta1(static_cast<T>(1 - p.beta1)),
+      : one_minus_beta1(static_cast<T>(1 - s.beta1)),
         beta2(static_cast<T>(p.beta2)),
         one_minus_beta2(static_cast<T>(1 - p.beta2)),
         epsilon(static_cast<T>(p.epsilon)),
@@ -59,7 +62,7 @@ struct Constants {
         coupled_decay(static_cast<T>(s.coupled_decay)),
         step_size(static_cast<T>(s.step_size)),
         inv_sqrt_bias2(static_cast<T>(s.inv_sqrt_bias2)),
-        momentum(static_cast<T>(p.momentum)),
+        momentum(static_cast<T>(s.momentum)),
         undamped(static_cast<T>(s.undamped)),
         grad_scale(static_cast<T>(s.grad_scale)),
         nesterov(p.nesterov) {}
@@ -208,6 +211,7 @@ Update Describe(const WeightUpdate& u) {
   const UpdateScalars& s = u.scalars;
   TACC_KERNEL_CHECK(s.learning_rate.size() == 1 && s.grad_scale.size() == 1);
   TACC_KERNEL_CHECK(s.apply.size() == 1 && s.count.size() == 1);
+  TACC_KERNEL_CHECK(s.momentum.data == nullptr || s.momentum.size() == 1);
   return {.w = In(u.w),
           .m = In(u.m),
           .v = In(u.v),
@@ -220,6 +224,7 @@ Update Describe(const WeightUpdate& u) {
           .grad_scale = In(s.grad_scale),
           .apply = In(s.apply),
           .count = In(s.count),
+          .momentum = In(s.momentum),
           .parameters = u.parameters,
           .n = n,
           .packs = ArePackable({u.w, u.m, u.v, u.g, u.new_w, u.new_m, u.new_v, u.copy})};

@@ -51,9 +51,11 @@ bool SameBits(const Buffer& a, const Buffer& b) {
 
 TEST(UpdateMany, EqualsTheSingleUpdatesToTheBit) {
   const Buffer lr = Scalar(3e-3), slow = Scalar(1e-4), scale = Scalar(0.5), count = Scalar(7), bad = Scalar(NAN);
+  const Buffer momentum = Scalar(0.8);
   for (double apply_value : {1.0, 0.0}) {
     const Buffer apply = Scalar(apply_value);
-    const UpdateScalars scalars{lr, scale, apply, count}, others{slow, apply_value == 0 ? bad : scale, apply, count};
+    const UpdateScalars scalars{lr, scale, apply, count},
+        others{slow, apply_value == 0 ? bad : scale, apply, count, momentum};
     std::vector<State> many, single;
     for (std::vector<State>* states : {&many, &single}) {
       for (Buffer::Placement placement : {Buffer::Placement::kAligned, Buffer::Placement::kOffByOne}) {

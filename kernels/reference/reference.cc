@@ -230,29 +230,44 @@ Tensor Rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, const std::
 
 namespace {
 
+// A scaled product of query and key, capped.
+double Capped(const Tensor& q, const Tensor& k, int64_t b, int64_t h, int64_t i, int64_t j, double scale,
+              double softcap) {
+  const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
+  const int64_t kv = h / (heads / kv_heads);
+  double score = 0;
+  for (int64_t e = 0; e < d; ++e) {
+    score += q[((b * s + i) * heads + h) * d + e] * k[((b * t + j) * kv_heads + kv) * d + e];
+  }
+  score *= scale;
+  return softcap > 0 ? softcap * std::tanh(score / softcap) : score;
+}
+
 // One query row: scores (-inf where the key is not seen), and log of the sum of exp.
 std::vector<double> Row(const Tensor& q, const Tensor& k, int64_t b, int64_t h, int64_t i, bool causal, double scale,
                         const std::vector<double>& slopes, const AttentionShape& shape, double* lse) {
-  const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
-  const int64_t kv = h / (heads / kv_heads);
+  const int64_t t = k.dims[1];
   std::vector<double> scores(t, -kInfinity);
   double maximum = -kInfinity;
   for (int64_t j = 0; j < (causal ? i + 1 : t); ++j) {
     if (shape.window > 0 && j <= i - shape.window) continue;
-    double score = 0;
-    for (int64_t e = 0; e < d; ++e) {
-      score += q[((b * s + i) * heads + h) * d + e] * k[((b * t + j) * kv_heads + kv) * d + e];
-    }
-    score *= scale;
-    if (shape.softcap > 0) score = shape.softcap * std::tanh(score / shape.softcap);
-    scores[j] = score + (slopes.empty() ? 0 : slopes[h] * static_cast<double>(j - i));
+    const double slope = slopes.empty() ? 0 : slopes[h], bias = shape.key_bias ? shape.key_bias(b, j) : 0;
+    scores[j] = bias == kInfinity
+                    ? 0
+                    : Capped(q, k, b, h, i, j, scale, shape.softcap) + slope * static_cast<double>(j - i) + bias;
     maximum = std::max(maximum, scores[j]);
+  }
+  if (maximum == -kInfinity) {  // Sees no key.
+    *lse = -kInfinity;
+    return scores;
   }
   double sum = 0;
   for (double value : scores) sum += std::exp(value - maximum);
   *lse = maximum + std::log(sum);
   return scores;
 }
+
+double Probability(double score, double lse) { return score == -kInfinity ? 0 : std::exp(score - lse); }
 
 double Kept(const AttentionShape& shape, int64_t b, int64_t h, int64_t i, int64_t j) {
   return shape.kept ? shape.kept(b, h, i, j) : 1;
@@ -270,7 +285,7 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
         double& lse = result.lse[(b * heads + h) * s + i];
         const std::vector<double> scores = Row(q, k, b, h, i, causal, scale, slopes, shape, &lse);
         for (int64_t j = 0; j < t; ++j) {
-          const double p = std::exp(scores[j] - lse) * Kept(shape, b, h, i, j);
+          const double p = Probability(scores[j], lse) * Kept(shape, b, h, i, j);
           for (int64_t e = 0; e < d; ++e) {
             result.out[((b * s + i) * heads + h) * d + e] +=
                 p * v[((b * t + j) * kv_heads + h / (heads / kv_heads)) * d + e];
@@ -297,7 +312,7 @@ AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tenso
         double sum = 0;
         for (int64_t j = 0; j < t; ++j) {
           const int64_t key = ((b * t + j) * kv_heads + kv) * d;
-          p[j] = std::exp(scores[j] - lse);
+          p[j] = Probability(scores[j], lse);
           const double kept = Kept(shape, b, h, i, j);
           for (int64_t e = 0; e < d; ++e) {
             dp[j] += dout[query + e] * v[key + e] * kept;
@@ -310,7 +325,7 @@ AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tenso
           if (p[j] == 0) continue;
           double ds = p[j] * (dp[j] - sum) * scale;
           if (shape.softcap > 0) {
-            const double capped = (scores[j] - (slopes.empty() ? 0 : slopes[h] * static_cast<double>(j - i)));
+            const double capped = Capped(q, k, b, h, i, j, scale, shape.softcap);
             ds *= 1 - capped * capped / (shape.softcap * shape.softcap);
           }
           for (int64_t e = 0; e < d; ++e) {

@@ -53,6 +53,8 @@ struct AttentionGradient {
 struct AttentionShape {
   int64_t window = 0;  // 0: none
   double softcap = 0;  // 0: none
+  // Added to all scores of key j of batch b, which are 0 where it is infinity; empty: 0.
+  std::function<double(int64_t b, int64_t j)> key_bias = nullptr;
   // What the probability of batch b, head h, query i and key j is multiplied with; empty: 1.
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> kept = nullptr;
 };

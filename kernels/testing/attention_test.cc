@@ -225,6 +225,26 @@ TEST(Attention, GoesOnOverPartsOfTheKeys) {
   }
 }
 
+// A part whose keys are all hidden changes nothing, before others as after them.
+TEST(Attention, GoesOnOverHiddenKeys) {
+  const Dims dims{1, 70, 2, 8};
+  const Buffer q(DType::kF64, Random(dims, 1)), k(DType::kF64, Random(dims, 2)), v(DType::kF64, Random(dims, 3));
+  const Buffer hidden(DType::kF32, Tensor(Dims{1, 70}, std::vector<double>(70, -INFINITY)));
+  const Buffer want(DType::kF64, dims), want_lse(DType::kF64, Dims{1, 2, 70});
+  const AttentionParameters all{.causal = false, .scale = 0.3};
+  AttentionParameters none = all;
+  none.key_bias = hidden;
+  tested.attention.Attention(q, k, v, {}, all, want, want_lse);
+  for (const auto& [first, second] : {std::pair(all, none), std::pair(none, all)}) {
+    const Buffer part(DType::kF64, dims), part_lse(DType::kF64, Dims{1, 2, 70}), out(DType::kF64, dims),
+        lse(DType::kF64, Dims{1, 2, 70});
+    tested.attention.Attention(q, k, v, {}, first, part, part_lse);
+    tested.attention.Attention(q, k, v, {.earlier_out = part, .earlier_lse = part_lse}, second, out, lse);
+    EXPECT_LE(MaxError(out.ToTensor(), want.ToTensor(), 1), 1e-14);
+    EXPECT_LE(MaxError(lse.ToTensor(), want_lse.ToTensor(), 1), 1e-14);
+  }
+}
+
 // Rows of several documents give what the documents give one by one.
 TEST(Attention, StaysWithinDocuments) {
   const std::vector<int64_t> starts = {0, 3, 67, 68, 150};
@@ -310,6 +330,51 @@ TEST(Attention, WindowsSoftCapsAndDropoutMatchTheReference) {
       EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype)) << what;
       EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
       EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+    }
+  }
+}
+
+// Keys that are hidden on the right, on the left, all of them and in whole blocks, beside finite biases, and such as
+// outweigh all scores; alone, and with what scores go through.
+constexpr int64_t kBiased = 150;
+double BiasOf(int64_t b, int64_t j) {
+  if (b == 0) return j < 100 ? 0 : -INFINITY;
+  if (b == 1) return j < 77 ? -INFINITY : 0.25 * static_cast<double>(j % 5);
+  if (b == 2 || b == 4) return b == 2 ? -INFINITY : INFINITY;
+  return j % 3 == 0 ? -INFINITY : j % 7 == 0 ? INFINITY : -0.5 * static_cast<double>(j % 4);
+}
+
+TEST(Attention, BiasesOfKeysMatchTheReference) {
+  struct BiasCase {
+    int64_t queries;
+    bool causal;
+    double softcap = 0;
+    std::vector<double> slopes = {};
+  };
+  Tensor bias(Dims{5, kBiased});
+  for (int64_t i = 0; i < bias.size(); ++i) bias[i] = BiasOf(i / kBiased, i % kBiased);
+  const Buffer of_keys(DType::kF32, bias);
+  for (const BiasCase& c : {BiasCase{70, false}, {kBiased, true}, {kBiased, true, 1.5, {0.1, 0.05, 0.02, 0.01}}}) {
+    for (DType dtype : kFloats) {
+      SCOPED_TRACE(std::string(Name(dtype)) + (c.causal ? " causal" : "") + (c.softcap > 0 ? " softcap" : ""));
+      const Dims q_dims{5, c.queries, 4, 16}, k_dims{5, kBiased, 2, 16};
+      const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+      const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+      const AttentionParameters parameters{
+          .causal = c.causal, .scale = 0.25, .softcap = c.softcap, .alibi_slopes = c.slopes, .key_bias = of_keys};
+      const reference::AttentionShape shape{.softcap = c.softcap, .key_bias = BiasOf};
+      const auto want = reference::Attention(q, k, v, c.causal, 0.25, c.slopes, shape);
+      const auto gradient = reference::AttentionGrad(dout, q, k, v, c.causal, 0.25, c.slopes, shape);
+      const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+      const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, q_dims);
+      const Buffer lse(wide, Dims{5, 4, c.queries}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, k_dims);
+      tested.attention.Attention(bq, bk, bv, {}, parameters, out, lse);
+      tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+      EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype));
+      EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype));
+      EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype));
+      EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype));
+      EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype));
     }
   }
 }

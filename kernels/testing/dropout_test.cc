@@ -1,5 +1,7 @@
-// Dropout of every device against Philox.
+// Dropout and random numbers of every device against Philox.
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
@@ -136,6 +138,68 @@ TEST(Dropout, TakesManyPositions) {
   tested.dropout.Dropout(some, step_view, id, part, parameters, got);
   for (int64_t i = 0; i < 6 * num_rows; ++i)
     EXPECT_EQ(got.ToTensor()[i], want.ToTensor()[part.positions[i / 6] * 6 + i % 6]) << i;
+}
+
+// What elements [0, n) of a sample draw.
+std::vector<double> Drawn(Distribution distribution, int64_t sample, uint32_t step, int64_t n) {
+  const auto unit = [&](int64_t i) {
+    const uint32_t counter[4] = {static_cast<uint32_t>(i / 4), static_cast<uint32_t>(sample), step, 0};
+    const uint32_t key[2] = {42, 17};
+    return (reference::Philox(counter, key, i % 4) >> 8) / 16777216.0;
+  };
+  std::vector<double> values;
+  for (int64_t i = 0; i < n; ++i) {
+    const double u = unit(i / 2 * 2), v = unit(i / 2 * 2 + 1);
+    const double angle = 2 * 3.14159265358979323846 * v, wave = i % 2 == 0 ? std::cos(angle) : std::sin(angle);
+    values.push_back(distribution == Distribution::kUniform ? unit(i) : std::sqrt(-2 * std::log(1 - u)) * wave);
+  }
+  return values;
+}
+
+TEST(Random, FollowsPhiloxAndDoesNotSeeTheSharding) {
+  const int64_t n = 17 * 61;
+  int64_t step = 12;
+  std::vector<int64_t> samples = {4, 5, 900};
+  const TensorView step_view{&step, DType::kI64, {}}, ids{samples.data(), DType::kI64, {3}};
+  for (const Distribution distribution : {Distribution::kUniform, Distribution::kNormal}) {
+    const RandomParameters parameters{.distribution = distribution, .key = 17, .seed = 42};
+    std::vector<double> want;
+    for (int64_t sample : samples) {
+      const std::vector<double> row = Drawn(distribution, sample, 12, n);
+      want.insert(want.end(), row.begin(), row.end());
+    }
+    double sum = 0, squares = 0;
+    for (double x : want) sum += x, squares += x * x;
+    const bool is_normal = distribution == Distribution::kNormal;
+    const double mean = sum / static_cast<double>(3 * n), variance = squares / static_cast<double>(3 * n) - mean * mean;
+    EXPECT_NEAR(mean, is_normal ? 0 : 0.5, is_normal ? 0.05 : 0.015);  // three standard deviations, about
+    EXPECT_NEAR(variance, is_normal ? 1 : 1.0 / 12, is_normal ? 0.08 : 0.004);
+    for (const auto& [dtype, placement] :
+         {std::pair<DType, Buffer::Placement>{DType::kF32, Buffer::Placement::kOffByOne},
+          {DType::kF32, Buffer::Placement::kAligned},
+          {DType::kF64, Buffer::Placement::kOffByOne}}) {
+      const Buffer y(dtype, Dims{3, 17, 61}, placement);
+      tested.dropout.Random(step_view, ids, {}, parameters, y);
+      const Tensor got = y.ToTensor();
+      EXPECT_LE(MaxError(got, Tensor({3, 17, 61}, want), 1e-1), Tolerance(dtype));
+      // The third row alone, and of every sample columns 10 to 40 of rows 3 to 8.
+      const Buffer row(dtype, Dims{1, 17, 61});
+      tested.dropout.Random(step_view, {&samples[2], DType::kI64, {1}}, {}, parameters, row);
+      EXPECT_EQ(row.ToTensor().values, std::vector<double>(got.values.begin() + 2 * n, got.values.end()));
+      const Buffer part(dtype, Dims{3, 5, 30});
+      tested.dropout.Random(step_view, ids, {Dims{17, 61}, {3, 10}}, parameters, part);
+      // Rows at positions of their own, and one that is padding.
+      const Buffer rows(dtype, Dims{3, 5, 30});
+      const std::vector<int64_t> positions = {2, 3, 11, 12};
+      tested.dropout.Random(step_view, ids, {Dims{17, 61}, {2, 10}, positions}, parameters, rows);
+      for (int64_t i = 0; i < 3 * 5 * 30; ++i) {
+        const int64_t b = i / 150, r = i / 30 % 5, column = i % 30 + 10;
+        EXPECT_EQ(part.ToTensor()[i], got[(b * 17 + r + 3) * 61 + column]);
+        if (r < 4) EXPECT_EQ(rows.ToTensor()[i], got[(b * 17 + positions[r]) * 61 + column]);
+      }
+      EXPECT_TRUE(y.GuardsIntact() && row.GuardsIntact() && part.GuardsIntact() && rows.GuardsIntact());
+    }
+  }
 }
 
 TEST(Philox, MatchesThePublishedVector) {

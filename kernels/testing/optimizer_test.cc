@@ -79,6 +79,50 @@ TEST(Update, FollowsTheReferenceOverSteps) {
   }
 }
 
+// A scalar in place of the parameter, at each step another one: to the bit what that parameter gives.
+TEST(Update, TakesAMomentumThatMoves) {
+  for (const UpdateCase& update : UpdateCases()) {
+    if (!update.has_m) continue;
+    SCOPED_TRACE(update.name);
+    const Tensor start = Random({701}, 1), zeros({701});
+    const Buffer w(DType::kF32, start), m(DType::kF32, zeros), v(DType::kF32, zeros);
+    const Buffer w2(DType::kF32, start), m2(DType::kF32, zeros), v2(DType::kF32, zeros);
+    const TensorView none;
+    const Buffer lr = Scalar(3e-3), scale = Scalar(0.5), apply = Scalar(1);
+    for (int step = 1; step <= 3; ++step) {
+      const double now = 0.95 - 0.05 * step;
+      const Buffer g(DType::kF32, Random({701}, 10 + step)), count = Scalar(step);
+      const Buffer momentum(DType::kF64, Tensor(Dims{}, {now}));
+      tested.optimizer.Update({w,
+                               m,
+                               update.has_v ? v.view() : none,
+                               g,
+                               {lr, scale, apply, count, momentum},
+                               update.parameters,
+                               w,
+                               m,
+                               update.has_v ? v.view() : none,
+                               none});
+      UpdateParameters parameters = update.parameters;
+      parameters.beta1 = parameters.momentum = now;
+      tested.optimizer.Update({w2,
+                               m2,
+                               update.has_v ? v2.view() : none,
+                               g,
+                               {lr, scale, apply, count},
+                               parameters,
+                               w2,
+                               m2,
+                               update.has_v ? v2.view() : none,
+                               none});
+    }
+    EXPECT_EQ(w.ToTensor().values, w2.ToTensor().values);
+    EXPECT_EQ(m.ToTensor().values, m2.ToTensor().values);
+    EXPECT_EQ(v.ToTensor().values, v2.ToTensor().values);
+    EXPECT_NE(w.ToTensor().values, start.values);
+  }
+}
+
 TEST(Update, OfLionKeepsNan) {
   const Buffer w(DType::kF32, Tensor({1}, {1.0})), m(DType::kF32, Tensor({1}, {0.0}));
   const Buffer g(DType::kF32, Tensor({1}, {std::nan("")}));

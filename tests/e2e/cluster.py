@@ -70,7 +70,7 @@ def write_job(folder: Path, *, name: str = "tiny", workers: int = 2, **changes) 
 
 
 def binary(name: str, env: dict | None, release: str = "") -> Path:
-    """The users' binaries have no failpoints. `release`: "next" for those that say that they are of another version."""
+    """The users' binaries have no failpoints. `release`: "next" for those that say that they are of another version, or a folder with others."""
     return BUILD / ("failpoints" if "TACC_FAILPOINTS" in (env or {}) else release) / name
 
 
@@ -103,9 +103,16 @@ class Process:
         return self.popen.returncode
 
 
+def rank_of(worker: Process) -> int:
+    """The pid of a worker's rank; 0: none."""
+    pid = worker.popen.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else 0
+
+
 class Cluster:
     def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None,
-                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = (), device: str = "cpu", threads: int = 1):
+                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = (), worker_options: tuple = (), device: str = "cpu", threads: int = 1, release: str = ""):
         self.folder = folder
         self.memory = memory
         self.device = device
@@ -114,29 +121,32 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         self.coordinator_env = coordinator_env
         self.coordinator_options = coordinator_options
+        self.worker_options = worker_options
         self.address = "127.0.0.1:0"
-        self.release = ""  # Of what is started from now on, as `binary` has it.
+        self.release = release  # Of what is started from now on, as `binary` has it.
         self.workers: dict[str, Process] = {}
         self.start_coordinator()
         for i in range(workers):
             self.start_worker(f"w{i}", env=worker_env)
 
     def start_coordinator(self) -> None:
-        self.coordinator = Process([binary("tacc-coordinator", self.coordinator_env, self.release), "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics,
+        self.coordinator = Process([binary("tacc-coordinator", self.coordinator_env, self.release), "--listen", self.address, "--insecure", "--state-dir", self.folder / "coordinator", *self.metrics,
                                     *self.coordinator_options],
                                    self.folder / "coordinator.log", "listening", env=self.coordinator_env)
         self.address = self.coordinator.answer
 
-    def start_worker(self, name: str, env: dict | None = None) -> None:
+    def start_worker(self, name: str, env: dict | None = None, *, programs: Path | None = None) -> None:
+        """`programs`: the folder with tacc-worker; None: that of the release."""
         if "TACC_FAILPOINTS" in (env or {}):  # A probe of its own: its tacc-rank is another one.
             env = {**env, "XDG_CACHE_HOME": str(BUILD / "failpoints/cache")}
         self.workers[name] = Process(
-            [binary("tacc-worker", env, self.release), "--coordinator", self.address, "--name", name, "--device", self.device, "--threads", self.threads, "--memory", self.memory,
-             "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics],
+            [programs / "tacc-worker" if programs else binary("tacc-worker", env, self.release), "--coordinator", self.address, "--insecure", "--name", name, "--device", self.device, "--threads", self.threads, "--memory", self.memory,
+             "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics, *self.worker_options],
             self.folder / f"{name}.log", "attached", env=env)
 
     def ctl(self, *arguments, check: bool = True, timeout: float = 120, env: dict | None = None) -> subprocess.CompletedProcess:
-        result = subprocess.run([str(BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+        of_release = binary("taccctl", None, self.release)
+        result = subprocess.run([str(of_release if of_release.exists() else BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
                                 env={**os.environ, "TACC_ADDRESS": self.address, **(env or {})})
         if check and result.returncode != 0:
             raise AssertionError(f"taccctl {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}\n{self.logs()}")

@@ -58,14 +58,14 @@ class Started(subprocess.Popen):
 
 
 class Shell:
-    """Runs taccctl with a state folder of its own. Every process that descends from it is known by a mark in its environment."""
+    """Runs taccctl with a state folder of its own. Every process that descends from it is known by its TMPDIR, which ranks inherit too."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.mark = f"TACC_TEST_MARK={uuid.uuid4()}"
+        self.mark = f"TMPDIR={folder}"
         self.state = folder / "state"
         self.env = {k: v for k, v in os.environ.items() if k != "TACC_ADDRESS"}
-        self.env.update([self.mark.split("=")], XDG_STATE_HOME=str(self.state), TMPDIR=str(folder))
+        self.env.update(XDG_STATE_HOME=str(self.state), TMPDIR=str(folder))
 
     def start(self, *arguments) -> "Started":
         return Started([str(BUILD / "taccctl"), *map(str, arguments)], self.folder / f"stdout-{uuid.uuid4()}", self.env)

@@ -1,10 +1,14 @@
 """`tacc.accelerate`: loops of PyTorch whose model trains in a job have the losses and weights that they have without."""
 
+import contextlib
 import copy
+import gc
 import math
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +139,45 @@ def test_a_plain_loop(config):
         trained = model.state_dict()
     stored = load_file(Path(model.exported_path) / "model.safetensors")
     assert stored.keys() == trained.keys() and all(torch.equal(stored[name], trained[name]) for name in stored)
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return {"loss": functional.cross_entropy(x, labels)}
+
+
+def test_a_loop_has_no_pipeline_unless_it_asks_for_one():
+    """Its micro-batches come one after the other, which stages do not take; whole steps they do."""
+    data = pairs(2)
+
+    def steps(model: Any) -> list[float]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for x, labels in data:
+            optimizer.zero_grad()
+            loss = model(x, labels)["loss"]
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    want, got, plain, model = both(Stack, steps, config={"resources": {"workers": 2}})
+    with model:
+        expect_same(want, got, plain, model)
+        assert model.job.status().spec["dist"]["pp"]["size"] == 1
+    stages = {"dist": {"pp": {"size": 2, "num_micro_batches": 4}}, "resources": {"workers": 2}}
+    with tacc.accelerate(made(Stack), config=stages, name="stages") as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(tacc.InputError, match=r"stages of a pipeline .*call model.step\(batch\) in place of .*, or leave dist.pp out of config"):
+            model(*data[0])
+        assert optimizer is not None
+        assert [model.step(*batch).loss for batch in data] == pytest.approx(want, rel=ROUNDING)
 
 
 def accumulating(model: Any) -> list[float]:
@@ -337,13 +380,14 @@ def test_a_loss_that_is_given():
         value.backward()
         optimizer.step()
         want.append(value.item())
-    with tacc.accelerate(module, config=ONE, loss=loss, optimizer=torch.optim.Adam(module.parameters(), lr=1e-2)) as model:
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    with tacc.accelerate(module, config=ONE, loss=loss, optimizer=optimizer) as model:
         got = [model.step(pair).loss for pair in pairs()[:2]]
         for source, labels in pairs()[2:]:
             out = model(source, labels)
             out.loss.backward()
             model.module  # noqa: B018
-            model._optimizer.step()
+            optimizer.step()
             model.zero_grad()
             got.append(out.loss.item())
         expect_same(want, got, plain, model)
@@ -428,6 +472,7 @@ def test_a_killed_rank_begins_again_and_trains_nothing_twice(cluster):
                 optimizer.step()
             except tacc.SessionRestartedError as error:
                 assert (error.step, model.step_number) == (2, 2)
+                assert "go on from model.step_number" in str(error) and "scheduler" in str(error) and "Session.state" not in str(error)
                 continue
             finally:
                 optimizer.zero_grad()
@@ -523,7 +568,7 @@ def test_what_a_loop_may_not_do():
         optimizer.zero_grad()
         with pytest.raises(tacc.InputError, match=r"step\(closure\)"):
             optimizer.step(lambda: 0.0)
-        with pytest.raises(tacc.InputError, match=r"only lr may change: .* cycle_momentum=False"):
+        with pytest.raises(tacc.InputError, match="a job keeps momenta of all parameters or of none"):
             optimizer.param_groups[0]["momentum"] = 0.5
             model(**batch).loss.backward()
             optimizer.step()
@@ -570,11 +615,12 @@ def test_a_batch_must_be_as_the_first_one():
         batch = batches(1)[0]
         model(batch).loss.backward()
         for wrong, words in {
-            "key": ({**batch, "mask": batch["ids"]}, "the batch has 'mask', which the first one had not; it had 'ids', 'labels'"),
+            "key": ({**batch, "mask": batch["ids"]}, "the batch has 'mask', which the first one had not; it had 'ids', 'labels'. .*begin with one that"),
             "missing": ({"ids": batch["ids"]}, "the batch has no 'labels'; it has 'ids'"),
-            "length": ({**batch, "ids": batch["ids"][:, :5]}, r"'ids' has the shape \[8, 5\]; wanted \[any, 6\]"),
+            "length": ({**batch, "ids": batch["ids"][:, :5]}, r"'ids' has the shape \[8, 5\]; wanted \[any, 6\], as in the first batch; samples of several lengths need buckets="),
+            "empty": ({name: value[:0] for name, value in batch.items()}, "the batch has no samples; leave it out"),
             "rows": ({**batch, "ids": batch["ids"][:3]}, "tensors of 3, 8 samples"),
-            "many": ({name: torch.cat([value, value]) for name, value in batch.items()}, "the batch has 16 samples; the first one had 8"),
+            "many": ({name: torch.cat([value, value]) for name, value in batch.items()}, "the batch has 16 samples; the first one had 8, and none may have more: begin with the largest"),
             "dtype": ({**batch, "ids": batch["ids"].float()}, "'ids' is of torch.float32; in the first batch it was of int64"),
             "kind": ({**batch, "ids": "text"}, "'ids' is a str; wanted a tensor or an array"),
             "device": ({**batch, "ids": batch["ids"].to("meta")}, "is on meta; batches go to the ranks from the host's memory"),
@@ -592,8 +638,46 @@ def test_a_batch_must_be_as_the_first_one():
         optimizer.step()
         optimizer.zero_grad()
         source[3, 4] = math.nan
-        with pytest.raises(tacc.InputError, match=r"'input' has numbers that are none \(NaN\) in 1 places"):
+        with pytest.raises(tacc.InputError, match=r"'input' is NaN \(not a number\) in 1 place, first in sample 3 of the batch: leave such samples out"):
             model(source)
+
+
+def test_labels_behind_an_evaluation_without(monkeypatch, capsys):
+    """The message has the names of the loop's batches alone, and the way that it says works."""
+    monkeypatch.setattr("tacc.live.session._TELL_SECONDS", 0.0)
+    batch = batches(1)[0]
+    with tacc.accelerate(made(Classifier), config=ONE, name="without") as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.eval()
+        assert "loss" not in model(ids=batch["ids"])
+        model.train()
+        with pytest.raises(tacc.InputError, match=r"the batch has 'labels', which the first one had not; it had 'ids'\. .*by model\.start\(batch\)$"):
+            model(**batch)
+    plain = made(Classifier)
+    with tacc.accelerate(made(Classifier), config=ONE, name="labels") as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model.eval()
+        model.start(batch)
+        assert "loss" not in model(ids=batch["ids"])
+        model.train()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        assert loss.item() == pytest.approx(plain(**batch)["loss"].item(), rel=ROUNDING)
+    assert "with the memory" not in capsys.readouterr().err  # That it is connected again for it.
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_infinities_of_a_batch_skip_the_update():
+    with tacc.accelerate(made(Perceptron), config=ONE, name="infinite", loss=lambda outputs, batch: functional.cross_entropy(outputs, batch[1])) as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        source, labels = pairs(1)[0]
+        before = {name: value.clone() for name, value in model.module.state_dict().items()}
+        source[1, 0], source[1, 1] = math.inf, -math.inf
+        model(source, labels).loss.backward()
+        optimizer.step()
+        assert model.last_step.skipped
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_a_shorter_last_batch_counts_its_own_samples():
@@ -663,7 +747,8 @@ class Normed(nn.Module):
         return {"logits": logits} if labels is None else {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def test_a_shorter_batch_of_samples_that_meet():
+def test_a_shorter_batch_of_samples_that_meet(monkeypatch):
+    monkeypatch.setattr("tacc.accelerating.job.time.strftime", lambda *_: "20260101-000000")  # Two trainings of one second.
     (first, labels), (shorter, few) = pairs(1)[0], pairs(1, samples=3)[0]
     for centers in (False, True):
         model = tacc.accelerate(Normed(centers=centers), config=ONE)
@@ -688,7 +773,7 @@ def test_optimizers_that_a_job_has_not():
     for make, words in {
         "kind": (lambda p: torch.optim.RMSprop(p), "the optimizer is RMSprop; a job trains with AdamW"),
         "option": (lambda p: torch.optim.AdamW(p, amsgrad=True), "amsgrad=True in group 0"),
-        "groups": (lambda p: torch.optim.Adam([{"params": p[:1], "eps": 1e-3}, {"params": p[1:]}]), "only lr and weight_decay may differ"),
+        "groups": (lambda p: torch.optim.Adam([{"params": p[:1], "eps": 1e-3}, {"params": p[1:]}]), r"only lr, weight_decay and momentum \(betas\[0\]\) may differ"),
         "stranger": (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.zeros(3))], lr=1.0), r"a parameter of shape \[3\] that is none of the model's"),
     }.values():
         module = made(Classifier)
@@ -773,7 +858,8 @@ def test_a_loop_is_told_where_it_begins(capfd, tmp_path):
             job = model.job.id
             assert model.job.status().max_steps == 0, "a loop ends when it likes"
         words = f"tacc: {job} goes on after step 1, with the weights and the optimizer's states of the checkpoint in {tmp_path / 'run'}, not the module's"
-        assert (words in capfd.readouterr().err) is told
+        said = capfd.readouterr().err
+        assert (words in said) is told and f"tacc: the job classifier trains the model; `taccctl watch {job}` shows it\n" in said
         del optimizer
 
 
@@ -794,6 +880,157 @@ def test_a_job_whose_process_has_gone_waits_as_long_as_it_was_told():
         model(**batches(1)[0])
 
 
+def trained(model: Any, steps: int = 3) -> torch.Tensor:
+    """The last loss, whose backward has gone."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches(steps):
+        loss = model(**batch).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss
+
+
+def phase_of(job: tacc.Job) -> str:
+    return job.status().phase
+
+
+def test_a_model_that_is_dropped_is_closed():
+    module, jobs, losses = made(Classifier), [], []
+
+    def train() -> None:
+        model = tacc.accelerate(module, config=ONE)
+        losses.append(trained(model))
+        jobs.append(model.job)
+
+    train()  # What is kept of a step, as a notebook does, keeps no job.
+    status = jobs[0].status()
+    assert (status.phase, status.step) == ("finished", 3)
+    stored = load_file(Path(status.exported_path) / "model.safetensors")
+    assert all(torch.equal(stored[name], tensor) for name, tensor in module.state_dict().items())
+    assert type(module.head.weight) is nn.Parameter and losses[0].item() > 0
+    with pytest.raises(tacc.TaccError, match=r"the model that this came from is closed: keep what tacc\.accelerate returns"):
+        losses[0].backward()
+
+
+def test_a_model_that_is_garbage_is_closed_beside_the_loop(cluster):
+    cycle: dict[str, Any] = {"model": tacc.accelerate(made(Classifier), config=ONE)}
+    cycle["itself"] = cycle
+    trained(cycle["model"])
+    job = cycle["model"].job
+    if (child := os.fork()) == 0:
+        end_in_child(cycle)
+    assert os.waitpid(child, 0)[1] == 0 and phase_of(job) == "running"
+    del cycle
+    gc.collect()
+    cluster.wait(lambda: phase_of(job) == "finished", "the end of a job whose model is garbage")
+    assert job.status().step == 3 and job.status().exported_path
+
+
+def end_in_child(cycle: dict[str, Any]) -> None:
+    """What a child of this process has of a model may be closed, and go."""
+    code = 1
+    try:
+        cycle["model"].close()
+        cycle.clear()
+        gc.collect()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def test_a_model_that_waits_for_workers_of_this_process_says_so(cluster, capfd):
+    first, second = (tacc.accelerate(made(Classifier), config=FSDP, name=name) for name in ("first", "second"))
+    trained(first)
+    waiting = threading.Thread(target=trained, args=(second,))
+    waiting.start()
+    said = []
+    cluster.wait(lambda: said.append(capfd.readouterr().err) or "frees them" in "".join(said), "what the second model waits for")
+    words = f"This process itself has workers, for {first.job.id}: model.close(), or Session.finish(), ends such a job and frees them"
+    assert words in "".join(said)
+    assert f"tacc: the job first trains the model; `taccctl watch {first.job.id}` shows it\n" in "".join(said)
+    first.close()
+    waiting.join()
+    assert second.step_number == 3
+    second.close()
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), SystemExit(1), SystemExit(0)], ids=repr)
+def test_a_with_that_an_error_leaves_trains_no_model(error, capfd):
+    module = made(Classifier)
+    with pytest.raises(type(error)), tacc.accelerate(module, config=ONE) as model:
+        trained(model)
+        raise error
+    status = model.job.status()
+    assert status.last_checkpoint.step == 3 and not torch.equal(module.head.weight, made(Classifier).head.weight)
+    if isinstance(error, SystemExit) and not error.code:
+        assert status.phase == "finished" and status.exported_path == model.exported_path
+        return
+    assert status.phase == "cancelled" and not status.exported_path and not model.exported_path
+    words = f"tacc: {status.id} was cancelled with the checkpoint of step 3, because its loop ended with {type(error).__name__}\n"
+    assert words in capfd.readouterr().err
+
+
+def test_a_loop_that_dies_of_a_lost_rank_trains_no_model(cluster):
+    """Before the first checkpoint: the weights are the first ones again."""
+    with pytest.raises(tacc.SessionRestartedError, match="after step 0"), tacc.accelerate(made(Classifier), config=FSDP) as model:
+        trained(model)
+        os.kill(rank_pid(cluster, "w1"), signal.SIGKILL)
+        trained(model)
+    status = model.job.status()
+    assert (status.phase, status.exported_path, status.step) == ("cancelled", "", 0)
+
+
+SCRIPT = """
+import os, sys, threading
+import tacc, torch
+from test_accelerate import Classifier, ONE, made, trained
+
+def main():
+    model = tacc.accelerate(made(Classifier), config=ONE, name=sys.argv[1])
+    trained(model)
+    return model
+"""
+
+# What a script does behind that, its exit code, and how its job ends.
+ENDS = {
+    "local": ("main(); print('end')", 0, "finished"),
+    "local-in-a-thread": ("t = threading.Thread(target=main); t.start()", 0, "finished"),
+    "global": ("model = main()", 0, "finished"),
+    "garbage": ("import gc; gc.disable(); a = [main()]; a.append(a); del a", 0, "finished"),
+    "forks": ("model = main()\nif os.fork() == 0: sys.exit()\nos.wait(); assert model.job.status().phase == 'running'", 0, "finished"),
+    "caught": ("try:\n    model = main(); raise ValueError\nexcept ValueError: pass", 0, "finished"),
+    "dies": ("model = main()\nraise ValueError('no')", 1, "cancelled"),
+    "dies-in-a-function": ("def f():\n    model = main(); model.head.nothing\nf()", 1, "cancelled"),
+    "interrupted": ("import signal; model = main(); signal.raise_signal(signal.SIGINT)", 1, "cancelled"),
+    "restarted": ("model = main(); model._training.restarted = tacc.SessionRestartedError(0, 'lost')", 0, "cancelled"),
+    "away": ("model = main(); model.job.cancel(now=True)", 0, "cancelled"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_a_script(end, tmp_path):
+    body, code, phase = ENDS[end]
+    (tmp_path / "script.py").write_text(SCRIPT + body + "\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    ran = subprocess.run([sys.executable, "script.py", end], env=environment, capture_output=True, text=True, timeout=120)
+    assert bool(ran.returncode) == bool(code), ran.stderr
+    with tacc.Client() as client:
+        job = client.job(end)
+        with contextlib.suppress(tacc.JobCancelledError):
+            job.wait(60, progress=False)
+        status = job.status()
+    assert status.phase == phase and bool(status.exported_path) == (phase == "finished"), ran.stderr
+    assert ran.stderr.count("Traceback") == int(code != 0), ran.stderr
+    assert f"tacc: the job {end} trains the model; `taccctl watch {job.id}` shows it\n" in ran.stderr
+    if code != 0:
+        assert f"tacc: {job.id} was cancelled with the checkpoint of step 3, because its loop ended with" in ran.stderr
+        assert status.last_checkpoint.step == 3
+    elif phase != "finished":
+        assert f"tacc: {job.id} could not be ended with its last checkpoint and its export: " in ran.stderr
+
+
 def test_what_accelerate_cannot_do():
     with pytest.raises(tacc.InputError, match="mean_over='all'; wanted \"step\" or \"micro_batch\""):
         tacc.accelerate(made(Classifier), mean_over="all")
@@ -805,8 +1042,10 @@ def test_what_accelerate_cannot_do():
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with pytest.raises(tacc.InputError, match="config has the section model or data"):
         tacc.accelerate(module, config={**ONE, "data": {"path": "data"}})(**batches(1)[0])
-    with pytest.raises(tacc.InvalidJobError, match="adam_beta3"):
-        tacc.accelerate(module, config={**ONE, "train": {"adam_beta3": 1}})(**batches(1)[0])
+    with pytest.raises(tacc.ConfigError, match='unknown field "adam_beta3" in train; did you mean "adam_beta2"'):
+        tacc.accelerate(module, config={**ONE, "train": {"adam_beta3": 1}})
+    with pytest.raises(tacc.InvalidJobError, match="adam_beta2"):
+        tacc.accelerate(module, config={**ONE, "train": {"adam_beta2": 2}})(**batches(1)[0])
     del optimizer
 
 
@@ -899,8 +1138,14 @@ class DropsByFunction(nn.Module):
         return self.head(functional.dropout(x, 0.5, self.training))
 
 
-def test_a_loop_has_no_loss_of_a_model_that_drops_by_function():
-    model = tacc.accelerate(made(DropsByFunction), config=ONE)
+class DrawsByFunction(DropsByFunction):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + torch.randn_like(x))
+
+
+@pytest.mark.parametrize("kind", [DropsByFunction, DrawsByFunction])
+def test_a_loop_has_no_loss_of_a_model_that_is_random_by_a_function(kind: type[nn.Module]):
+    model = tacc.accelerate(made(kind), config=ONE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(tacc.InputError, match="returns no loss, and computes otherwise in training than in evaluation"):
         model(pairs(1)[0][0])
@@ -1119,7 +1364,7 @@ def test_a_frozen_or_tied_weight_is_loaded_or_refused():
 
 def test_a_loader_of_evaluations_keeps_no_position_and_a_loop_may_end_before_it():
     class Model:
-        training, num_rewinds, loader_state, session = False, 1, None, None
+        training, num_rewinds, loader_state, session, session_ahead, batch_ahead = False, 1, None, None, None, None
 
     model, waits = Model(), threading.Event()
 

@@ -111,5 +111,6 @@ def test_a_buffer_has_its_values_from_a_file(cluster, folders, tmp_path):
     refused = cluster.ctl("submit", path, "--follow", check=False)
     assert refused.returncode != 0
     assert 'has the buffer "scale" without init=, whose values are in model.safetensors' in refused.stdout + refused.stderr
+    assert cluster.ctl("plan", path, "--gpus", "1").returncode == 0, "a plan for GPUs that are elsewhere reads no weights"
     (tmp_path / "m.graph").write_text(BUFFER.replace("role=buffer", "role=buffer init=ones"))
     assert len(losses(cluster, path)) == 2

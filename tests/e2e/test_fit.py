@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import tacc
-from cluster import ROOT, TINY_MODEL, Cluster, write_data, write_model
+from cluster import ROOT, TINY_MODEL, Cluster, rank_of, write_data, write_model
 
 CONFIG = {"data": {"seq_len": 16}, "compute": {"bf16": False}, "checkpoint": {"save_steps": 20}}
 TRAIN = {"max_steps": 12, "global_batch_size": 8, "learning_rate": 0.003, "seed": 3}
@@ -274,6 +274,125 @@ def test_a_module_and_its_loader(client, tmp_path, capfd):
         assert torch.allclose(module.state_dict()[name].double(), value.double(), rtol=1e-4, atol=1e-5), name
     [file] = result.path.glob("*.safetensors")
     assert torch.equal(load_file(file)["0.weight"], module.state_dict()["0.weight"])
+
+
+class Stateful:
+    """A loader that says where it stands, and goes on there, as torchdata's."""
+
+    def __init__(self, batches):
+        self.batches, self.next, self.num_epochs, self.seen = batches, 0, 0, lambda: None
+
+    def __iter__(self):
+        self.num_epochs += 1
+        while self.next < len(self.batches):
+            self.next += 1
+            self.seen()
+            yield self.batches[self.next - 1]
+        self.next = 0
+
+    def __len__(self):
+        return len(self.batches)
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+def _shuffled(batches):
+    """A DataLoader with a seed."""
+    import torch
+
+    class Loader(torch.utils.data.DataLoader):
+        num_epochs = 0
+
+        def __iter__(self):
+            self.num_epochs += 1
+            return super().__iter__()
+
+    class Images(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(images)
+
+        def __getitem__(self, i):
+            read.append(i)
+            if len(read) % 8 == 0:
+                loader.seen()
+            return images[i], labels[i]
+
+    images, labels = (torch.cat(tensors) for tensors in zip(*batches))
+    loader = Loader(Images(), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))
+    read, loader.seen = [], lambda: None
+    return loader
+
+
+@pytest.mark.parametrize("made", [_shuffled, Stateful])
+def test_batches_of_a_module_come_in_the_order_of_a_plain_loop(client, tmp_path, made):
+    """The loader is iterated over once an epoch, and the batch that was looked at is trained on."""
+    plain = made(_images(5))
+    losses, _ = _train_by_torch([batch for _ in range(3) for batch in plain], 1)
+    loader = made(_images(5))
+    result = tacc.fit(_perceptron(), loader, output_dir=tmp_path / "out", client=client, progress=False, num_train_epochs=3, **MODULE)
+    assert loader.num_epochs == 3
+    assert list(result.metrics()["loss"]) == pytest.approx(losses, rel=2e-5)
+
+
+def test_a_loader_with_a_state_goes_on_in_the_next_call(client, tmp_path):
+    """In its second epoch, and as if nobody had looked at its first batch."""
+    losses, _ = _train_by_torch(_images(5), 3)
+    arguments = {"output_dir": tmp_path / "out", "client": client, "progress": False, **MODULE}
+    assert tacc.fit(_perceptron(), Stateful(_images(5)), max_steps=7, **arguments).status.step == 7
+    result = tacc.fit(_perceptron(), Stateful(_images(5)), max_steps=15, **arguments)
+    assert list(result.metrics()["step"]) == list(range(8, 16))
+    assert list(result.metrics()["loss"]) == pytest.approx(losses[7:], rel=2e-5)
+
+
+@pytest.mark.parametrize("made", [_shuffled, Stateful])
+@pytest.mark.parametrize("has_checkpoint", [True, False], ids=["checkpoint", "no-checkpoint"])
+def test_a_killed_rank_changes_no_order(client, cluster, tmp_path, made, has_checkpoint):
+    """In the second epoch, or before the first checkpoint."""
+
+    def seen():
+        counts.append(1)
+        if len(counts) == kill_at:
+            job = cluster.wait(lambda: next((job for job in client.jobs() if job.name == name), None), "the job")
+            if has_checkpoint:
+                cluster.wait(lambda: getattr(job.status().last_checkpoint, "step", 0) >= 6, "a checkpoint")
+            else:
+                cluster.wait(lambda: job.status().step >= 1, "a step")
+            os.kill(next(pid for pid in map(rank_of, cluster.workers.values()) if pid > 0), signal.SIGKILL)
+
+    losses, _ = _train_by_torch([batch for loader in [made(_images(5))] for _ in range(3) for batch in loader], 1)
+    name, counts, loader = f"killed-{made.__name__.strip('_').lower()}-{has_checkpoint}".lower(), [], made(_images(5))
+    kill_at = 9 if has_checkpoint else 4
+    loader.seen = seen
+    options = {**MODULE, "config": {"compute": {"bf16": False}, "checkpoint": {"save_steps": 2 if has_checkpoint else 100}}}
+    result = tacc.fit(_perceptron(), loader, output_dir=tmp_path / "out", name=name, client=client, progress=False, num_train_epochs=3, **options)
+    assert len(counts) > kill_at
+    assert len(result.job.status().restarts) == 1
+    assert list(result.metrics()["step"]) == list(range(1, 16))
+    assert list(result.metrics()["loss"]) == pytest.approx(losses, rel=2e-5)
+
+
+def test_an_iterator_does_not_come_again_after_a_restart(client, cluster, tmp_path):
+    """What was trained on behind the last checkpoint is not left out in silence: the next call goes on with it."""
+
+    def batches():
+        yield from images[:4]
+        job = cluster.wait(lambda: next((job for job in client.jobs() if job.name == "killed-iterator"), None), "the job")
+        cluster.wait(lambda: getattr(job.status().last_checkpoint, "step", 0) >= 2, "a checkpoint")
+        os.kill(next(pid for pid in map(rank_of, cluster.workers.values()) if pid > 0), signal.SIGKILL)
+        yield from images[4:]
+
+    images = _images(5) * 3
+    losses, _ = _train_by_torch(_images(5), 3)
+    options = {**MODULE, "output_dir": tmp_path / "out", "name": "killed-iterator", "client": client, "progress": False, "max_steps": 15}
+    options["config"] = {"compute": {"bf16": False}, "checkpoint": {"save_steps": 2}}
+    with pytest.raises(tacc.InputError, match=r"begun again after step \d+: .*data is an iterator, .*call tacc.fit again with a new one"):
+        tacc.fit(_perceptron(), batches(), **options)
+    result = tacc.fit(_perceptron(), iter(images), **options)
+    assert list(result.metrics()["loss"]) == pytest.approx(losses[-len(result.metrics()) :], rel=2e-5) and result.status.step == 15
 
 
 def test_a_module_goes_on_where_its_loader_had_failed(client, tmp_path):

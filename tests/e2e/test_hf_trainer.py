@@ -473,6 +473,18 @@ def test_half_precision_is_the_jobs(tmp_path):
         assert losses[name] == pytest.approx(losses["float32"], rel=2e-2)
 
 
+def test_a_training_that_an_error_ends_trains_no_model(tmp_path):
+    with pytest.raises(KeyError), tacc.accelerate_hf_trainer(ONE) as accelerated:
+        set_seed(11)
+        model = llama()
+        before = model.lm_head.weight.detach().clone()
+        Run(tmp_path).trainer(model, Texts(18)).train()
+        raise KeyError("metric")
+    status = accelerated.job.status()
+    assert (status.phase, status.exported_path, status.last_checkpoint.step) == ("cancelled", "", 4)
+    assert not torch.equal(model.lm_head.weight, before) and type(model.lm_head.weight) is torch.nn.Parameter
+
+
 class Branching(Trainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         outputs = model(**inputs)
@@ -485,6 +497,36 @@ def cycling(model: Any) -> Any:
     return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=4)
 
 
+class Averaging(TrainerCallback):
+    """Averages the weights by hand, bounds one of them, and keeps its norms."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+        self.mean: torch.Tensor | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        weight = model.transformer.wte.weight
+        with torch.no_grad():
+            self.mean = weight.detach().clone() if self.mean is None else self.mean.lerp(weight, 0.1)
+            if state.global_step == 2:
+                model.transformer.h[0].mlp.c_fc.weight.clamp_(-0.02, 0.02)
+        self.norms.append(float(self.mean.norm()))
+
+
+def test_a_schedule_moves_the_momentum_and_a_callback_reads_and_writes_weights(tmp_path):
+    averages = []
+
+    def script(run: Run) -> None:
+        model = gpt2()
+        averages.append(Averaging())
+        run.trainer(model, Texts(16), optimizers=cycling(model), callbacks=[averages[-1]]).train()
+
+    both(tmp_path, script)
+    plain, jobs = averages
+    assert len(plain.norms) == 4 and len(set(plain.norms)) == 4
+    assert jobs.norms == pytest.approx(plain.norms, rel=ROUNDING)
+
+
 def test_what_a_job_cannot_follow(tmp_path, monkeypatch):
     model, noisy, dropping = gpt2(), gpt2(), gpt2()
     dropping.transformer.drop.p = 0.1
@@ -493,7 +535,6 @@ def test_what_a_job_cannot_follow(tmp_path, monkeypatch):
         for of, data, options, words in (
             (model, Texts(8), {"optim": "adagrad"}, "the optimizer is Adagrad; a job trains with AdamW, Adam, SGD, Lion, Muon, Adafactor"),
             (noisy, Texts(8), {"neftune_noise_alpha": 5.0}, "TrainingArguments have neftune_noise_alpha=5.0, which a job cannot follow; leave it out"),
-            (model, Texts(8), {"optimizers": cycling(model)}, "the schedule moves the optimizer's momentum"),
             (model, Texts(8), {"optimizers": (some, None)}, r"the optimizer does not have transformer.ln_f.bias, .* requires_grad_\(False\)"),
             (dropping, Texts(8), {"kind": Annealed}, r"compute_loss uses self.state, .* computes otherwise in training .*\(transformer.drop\)"),
             (dropping, Texts(8), {"kind": Branching}, r"in compute_loss: loss = outputs.logits.square\(\).* torch.export cannot trace this"),

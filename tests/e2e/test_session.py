@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -115,7 +116,7 @@ def test_the_same_rows_give_the_same_bits(client, folder, batches, references, t
 
 def test_batches_are_compressed_where_the_link_is_slow(client, folder, batches, tmp_path, monkeypatch):
     sent, got = {}, {}
-    for name, rate in (("slow", 1e6), ("fast", 1e12)):
+    for name, rate in (("slow", 1e3), ("fast", 1e12)):
         monkeypatch.setattr("tacc.live.session_link.Link.bytes_per_second", rate)
         job = submit(client, folder, tmp_path, name, per_device_train_batch_size=SAMPLES)
         with tacc.Session(job, shared_memory=False) as session:
@@ -140,6 +141,23 @@ def test_micro_batches_one_by_one_are_the_step(client, folder, batches, referenc
         with pytest.raises(tacc.TaccError, match=f"has done its {STEPS} steps"):
             session.update()
         session.finish()
+
+
+def test_a_step_takes_as_long_as_all_of_its_parts(client, folder, batches, tmp_path):
+    """From the end of the one before, with what the client does between them; what is asked between two steps is none of theirs."""
+    job = submit(client, folder, tmp_path, "parts-time", "fsdp")
+    with tacc.Session(job) as session:
+        for batch in batches[:2]:
+            for m in (0, 4):
+                session.micro_batch({name: rows[m : m + 4] for name, rows in batch.items()})
+                time.sleep(0.2)
+            session.update()
+            time.sleep(0.5)
+            session.forward(batch)
+        session.finish()
+    for point in job.watch(events=False):
+        assert 0.4 < point.seconds and 0.4 < point.data_wait_seconds < point.seconds
+        assert point.data_wait_seconds < 0.9, "the pause before the forward is none of the next step's"
 
 
 def test_an_update_is_waited_for_later(client, folder, batches, references, tmp_path):
@@ -282,18 +300,65 @@ def test_forward_changes_nothing(client, folder, batches, references, tmp_path):
         session.finish()
 
 
+def whole_steps(session, batches):
+    """By one command each."""
+    return [numbers(session.step(batch)) for batch in batches]
+
+
+def by_micro_batches(session, batches):
+    """By three commands each."""
+    got = []
+    for batch in batches:
+        for m in (0, 4):
+            session.micro_batch({name: rows[m : m + 4] for name, rows in batch.items()})
+        got.append(numbers(session.update()))
+    return got
+
+
+def as_loops_do(session, batches):
+    """As `tacc.accelerate` sends them: nobody waits for the update but the next command."""
+    got = []
+    for batch in batches:
+        session.micro_batch(batch, micro_batches=2)
+        session.begin_update()
+        if len(got) % 2:
+            session.end_update()
+        else:
+            session.forward(batch)
+        got.append(numbers(session.last_update))
+    return got
+
+
+# How a client sends its steps, every which command is cut, and which kinds of commands these are.
+WAYS = {
+    "step": (whole_steps, 3, {"step"}),
+    "micro_batch": (by_micro_batches, 2, {"micro_batch", "update"}),
+    "begin_update": (as_loops_do, 3, {"micro_batch", "update", "forward"}),
+}
+
+
 @pytest.mark.parametrize("moment", ["sent", "half sent", "answered"])
-def test_a_connection_that_breaks_trains_no_step_twice(client, folder, batches, references, tmp_path, monkeypatch, moment):
-    job = submit(client, folder, tmp_path, f"cut-{moment.replace(' ', '-')}", "fsdp")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_that_breaks_trains_no_step_twice(client, folder, batches, references, tmp_path, monkeypatch, moment, way):
+    steps, every, kinds = WAYS[way]
+    job = submit(client, folder, tmp_path, f"cut-{moment}-{way}".replace(" ", "-").replace("_", "-"), "fsdp")
     with tacc.Session(job) as session:
-        done: set[int] = set()
+        done: dict[int, str] = {}
+        commands: dict[int, str] = {}
+        frame = session._frame
+
+        def noted(rank, link, command, *rest):
+            commands[session._serial] = command
+            return frame(rank, link, command, *rest)
+
+        monkeypatch.setattr(session, "_frame", noted)
 
         def cuts(link) -> bool:
             """Both ranks have the command, one of them, or both have answered and one answer is lost."""
             rank = session._links.index(link) if link in session._links else -1
-            if session._serial % 3 != 2 or rank != (0 if moment == "half sent" else 1) or session._serial in done:
+            if session._serial % every or rank != (0 if moment == "half sent" else 1) or session._serial in done:
                 return False
-            done.add(session._serial)
+            done[session._serial] = commands[session._serial]
             for other in session._links:
                 other._socket.shutdown(2)
             return True
@@ -311,8 +376,8 @@ def test_a_connection_that_breaks_trains_no_step_twice(client, folder, batches, 
         name, cut = ("_frame", receive) if moment == "answered" else ("send", send)
         original = getattr(type(session._links[0]), name)
         monkeypatch.setattr(type(session._links[0]), name, cut)
-        assert [numbers(session.step(batch)) for batch in batches] == references["fsdp"]
-        assert len(done) >= 2
+        assert steps(session, batches) == references["fsdp"]
+        assert set(done.values()) == kinds and len(done) >= 2 * len(kinds)
         session.finish()
     job.wait(progress=False)
 
@@ -417,6 +482,41 @@ def test_an_async_loader_reads_ahead_and_goes_on_where_it_stood(client, folder, 
         session.finish()
 
 
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_as_many_batches_lie_staged_as_were_asked_for(cluster, client, folder, batches, references, tmp_path, monkeypatch, prefetch):
+    """Also while another loader of the session is read, and the loop stages batches of its own."""
+    job = submit(client, folder, tmp_path, f"ahead-{prefetch}", "fsdp")
+    with tacc.Session(job) as session:
+        staged, got, read = [], [], []
+        stage = session.stage
+
+        def noted(batch, **options):
+            made = stage(batch, **options)
+            if threading.current_thread() is not threading.main_thread():  # By a loader.
+                staged.append(made)
+            return made
+
+        monkeypatch.setattr(session, "stage", noted)
+        source = (read.append(batch) or batch for batch in batches)
+        for step, batch in enumerate(tacc.AsyncLoader(source, session, prefetch=prefetch), 1):
+            wanted = min(step + prefetch, STEPS)
+            cluster.wait(lambda wanted=wanted: len(staged) >= wanted, "batches that are staged")
+            assert [one.is_used for one in staged] == [True] * (step - 1) + [False] * (wanted - step + 1)
+            if step == 2:
+                others = [session.forward(other).loss for other in tacc.AsyncLoader(batches[:5], session, prefetch=prefetch)]
+                assert others == [session.forward(other).loss for other in batches[1:5]], "behind the step that is done"
+                staged[-len(others) :] = []
+            assert len(read) == wanted, "no more is read than may lie ready"
+            got.append(numbers(session.step(batch)))
+        assert got == references["fsdp"]
+        with pytest.raises(tacc.InputError, match="a session has room for 60 batches more, and 61 are to lie in memory: give AsyncLoader a smaller prefetch"):
+            list(tacc.AsyncLoader(batches, session, prefetch=60))
+        place = session._place
+        monkeypatch.setattr(session, "_place", lambda *arguments: session.close() or place(*arguments))
+        with pytest.raises(tacc.TaccError, match="the session is closed"):  # As by the loop, while a loader's thread stages.
+            stage(batches[0])
+
+
 def test_what_a_loader_raises_is_raised_where_it_is_iterated_over(client, folder, batches, tmp_path):
     def broken():
         yield batches[0]
@@ -444,6 +544,26 @@ def test_save_and_cancel(client, folder, batches, tmp_path):
         with pytest.raises(tacc.JobCancelledError):
             while True:
                 session.step(batches[1])
+
+
+def test_a_job_says_that_it_waits_for_its_client(client, folder, batches, tmp_path):
+    job = submit(client, folder, tmp_path, "waits", "fsdp")
+
+    def wait_for_reason(reason):
+        for _ in range(1200):
+            status = job.status()
+            if status.phase == "running" and status.reason == reason:
+                return
+            time.sleep(0.05)
+        raise AssertionError(status)
+
+    wait_for_reason("waits for its client")
+    with tacc.Session(job) as session:
+        end = time.monotonic() + 60
+        while (reason := job.status().reason) != "" and time.monotonic() < end:
+            session.forward(batches[0])
+        assert reason == "", "it has been busy all the time"
+        wait_for_reason("waits for its client")
 
 
 def test_what_is_no_batch_is_said_before_it_is_sent(client, folder, batches, tmp_path):

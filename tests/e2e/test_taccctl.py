@@ -15,7 +15,7 @@ import pytest
 from cluster import BUILD, ROOT, write_data, write_job
 from shell import Shell, lines, until
 
-UP = ("up", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--threads", "1", "--memory", "2GiB")
+UP = ("up", "--metrics-listen", "127.0.0.1:0", "--threads", "1", "--memory", "2GiB")
 LONG = {"train": {"max_steps": 1_000_000}, "checkpoint": {"save_steps": 1_000_000}}
 
 
@@ -121,8 +121,8 @@ def test_second_shell(shell, running, tmp_path):
 def test_interrupt_in_watch_only_detaches(shell, running):
     for command in (["watch", running], ["logs", "--follow", running]):
         watcher = shell.start(*command)
-        # Threads exist once gRPC runs; a signal before that would be of the shell's own kind.
-        until(lambda: len(list(Path(f"/proc/{watcher.pid}/task").iterdir())) > 3, "the client's start")
+        # Before it follows, there is nothing to detach from.
+        until(lambda: watcher.stdout_path.stat().st_size > 0, "its first line")
         watcher.send_signal(signal.SIGINT)
         errors = watcher.ended()
         assert watcher.returncode == 1 and "detached" in errors, errors
@@ -167,9 +167,12 @@ def test_up_twice_and_port_in_use(shell, tmp_path):
     other = Shell(tmp_path)
     for flag, address in (("--listen", shell.up["address"]), ("--metrics-listen", shell.up["metrics_address"])):
         free = "--metrics-listen" if flag == "--listen" else "--listen"
-        taken = other.run("up", flag, address, free, "127.0.0.1:0", "--workers", "1", code=2)
+        taken = other.run("up", flag, address, free, "127.0.0.1:0", "--insecure", "--workers", "1", code=2)
         assert address in taken.stderr and taken.stdout == "", taken.stderr
         other.nothing_left()
+    refused = other.run("up", "--listen", "127.0.0.1:0", "--workers", "1", code=2)
+    assert "every user of this machine can reach a port" in refused.stderr and "--insecure" in refused.stderr, refused.stderr
+    other.nothing_left()
     other.run("down", code=3)
 
 

@@ -72,8 +72,11 @@ def test_same_losses_as_on_one_machine(hosts, warnings, tmp_path):
     for g, w in zip(got, want):
         assert g["loss"] == pytest.approx(w["loss"], rel=1e-6)
     # Both hosts computed: each has a rank of its own.
-    ranks = json.loads(hosts["host-a"].run("TACC_ADDRESS=10.0.0.1:7070 build/taccctl get job -o json").stdout)["ranks"]
-    assert sorted(rank["worker"] for rank in ranks) == ["host-a-cpu", "host-b-cpu"]
+    view = json.loads(hosts["host-a"].run("TACC_ADDRESS=10.0.0.1:7070 build/taccctl get job -o json").stdout)
+    assert sorted(rank["worker"] for rank in view["ranks"]) == ["host-a-cpu", "host-b-cpu"]
+    control, among_ranks = view["unencrypted"]
+    assert control.startswith("between the coordinator and its workers and clients: not encrypted"), control
+    assert "10.0.0.1" in among_ranks and "10.0.0.2" in among_ranks, among_ranks
 
 
 @pytest.mark.parametrize("unshared", ["model", "data", "checkpoint"])

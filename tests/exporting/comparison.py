@@ -33,10 +33,11 @@ NOTES = {
     "wav2vec2": _LEFT_OUT.format("wav2vec2.masked_spec_embed"),
     "speecht5": _LEFT_OUT.format("speecht5.encoder.prenet.masked_spec_embed"),
     "clip, pairs": _LIBTORCH.format("aten.argmax.default"),
+    "fourier": _LIBTORCH.format("aten.cummax.default, aten.fft_fft2.default, aten.fft_irfft.default, aten.fft_rfft.default, aten.logcumsumexp.default"),
     "indexed": _LIBTORCH.format("aten.remainder.Scalar, aten.sort.default, aten.sum.dim_IntList"),
 }
 # Labels by which a sample can be taken out of the loss: those of cross-entropies alone.
-TARGETS = {"llama": ["labels"], "bert, classes": ["labels"], "t5": ["labels"], "mlp": [], "smoothed labels": []}
+TARGETS = {"llama": ["labels"], "bert, classes": ["labels"], "fourier": ["labels"], "t5": ["labels"], "mlp": [], "smoothed labels": []}
 
 
 def nodes_of(exported: Exported) -> list[torch_interpreter.Node]:

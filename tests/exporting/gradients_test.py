@@ -188,15 +188,9 @@ class Masked(Scaled):
         return {"loss": kept.mean()}
 
 
-class Spectrum(Scaled):
-    def forward(self, x):
-        spectrum = torch.fft.rfft(self.head(x))
-        return {"loss": spectrum.abs().mean()}
-
-
-@pytest.mark.parametrize("kind, code", [(Scaled, "y = self.head(x) * "), (Masked, "kept = self.head(x)["), (Spectrum, "spectrum = torch.fft.rfft(")])
-def test_what_depends_on_values_or_is_complex_is_refused_with_its_line(kind: type[nn.Module], code: str, tmp_path: Path):
+@pytest.mark.parametrize("kind, code", [(Scaled, "y = self.head(x) * "), (Masked, "kept = self.head(x)[")])
+def test_what_depends_on_values_is_refused_with_its_line(kind: type[nn.Module], code: str, tmp_path: Path):
     with pytest.raises(tacc.InputError) as error:
         tacc.export_model(kind(), {"x": torch.ones(BATCH, 4)}, tmp_path)
     assert line_of(code) in str(error.value)
-    assert ("torch.where" in str(error.value)) == (kind is not Spectrum)
+    assert "torch.where" in str(error.value)

@@ -214,6 +214,27 @@ class Indexed(nn.Module):
         return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
+class Fourier(nn.Module):
+    """As FNet, which mixes tokens by Fourier transforms; and a filter of their frequencies, and scans."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 12), nn.LayerNorm(12)
+        self.up, self.down = nn.Linear(12, 160), nn.Linear(160, 12)
+        self.filter = nn.Parameter(torch.randn(6, 12, 2))
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x, labels):
+        x = self.first(x)
+        x = self.norm(x + torch.fft.fft2(x).real)
+        x = x + self.down(F.gelu(self.up(x)))
+        spectrum = torch.fft.rfft(x, dim=1) * torch.view_as_complex(self.filter)
+        x = x + torch.fft.irfft(spectrum, n=x.shape[1], dim=1)
+        x = x.logcumsumexp(1) + x.cummax(1).values
+        logits = self.head(x.mean(1))
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
 class Weighed(nn.Module):
     """A classifier whose loss weighs classes, smooths labels, or leaves out a class."""
 
@@ -285,6 +306,7 @@ MODELS: dict[str, Callable[[], TorchModel]] = {
     "lstm": lambda: _recurrent("LSTM"),
     "gru": lambda: _recurrent("GRU"),
     "indexed": lambda: TorchModel(filled(Indexed()), {"tokens": ids(), "labels": torch.tensor([4, 2, 0])}),
+    "fourier": lambda: TorchModel(filled(Fourier()), {"x": torch.randn(BATCH, 10, 6), "labels": torch.tensor([4, 2, 0])}),
     "class weights": lambda: _weighed(weigh=True),
     "smoothed labels": lambda: _weighed(weigh=True, label_smoothing=0.1),
     "a class is ignored": lambda: _weighed(ignore_index=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import subprocess
 from collections import Counter
@@ -310,17 +311,77 @@ class Draws(nn.Module):
         self.head = nn.Linear(4, 4)
 
     def forward(self, x):
-        x = x + torch.randn_like(x)
-        return {"loss": torch.fft.fft(self.head(x)).real.mean()}
+        x = x + torch.poisson(x)
+        return {"loss": (self.head(x) * torch.randperm(4)).mean()}
 
 
 def test_what_no_graph_can_have_is_named_with_its_line(tmp_path: Path):
     with pytest.raises(tacc.UnsupportedOpsError) as error:
         tacc.export_model(Draws(), {"x": torch.ones(2, 4)}, tmp_path)
-    assert [op.op for op in error.value.ops][:2] == ["aten.randn_like.default", "aten._fft_r2c.default"]
-    assert "in forward: x = x + torch.randn_like(x): aten.randn_like.default: draws random numbers" in str(error.value)
-    assert "in forward: return {\"loss\": torch.fft.fft(self.head(x)).real.mean()}: aten._fft_r2c.default: a graph has no elements of type" in str(error.value)
+    assert [op.op for op in error.value.ops] == ["aten.poisson.default", "aten.randperm.default"]
+    assert "in forward: x = x + torch.poisson(x): aten.poisson.default: draws random numbers" in str(error.value)
+    assert "in forward: return {\"loss\": (self.head(x) * torch.randperm(4)).mean()}: aten.randperm.default: draws" in str(error.value)
     assert not (tmp_path / "model.graph").exists()
+
+
+@torch.library.custom_op("mine::halved", mutates_args=())
+def halved(x: torch.Tensor) -> torch.Tensor:
+    return x.clone() / 2
+
+
+@halved.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+halved.register_autograd(lambda ctx, gradient: gradient / 2)
+
+
+class CallsAPythonOp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.head(x)
+        x = torch.ops.mine.halved(x)
+        return {"loss": x.square().mean()}
+
+
+def test_an_op_that_is_written_in_python_is_named_with_its_line(tmp_path: Path):
+    with pytest.raises(tacc.UnsupportedOpsError) as error:
+        tacc.export_model(CallsAPythonOp(), {"x": torch.ones(2, 4)}, tmp_path)
+    line = inspect.getsourcelines(CallsAPythonOp.forward)[1] + 2
+    assert [op.op for op in error.value.ops] == ["mine.halved.default"]
+    assert (
+        f"torch_models_test.py:{line}, in forward: x = torch.ops.mine.halved(x): mine.halved.default: an op that is written in Python; put the ops that it "
+        "consists of into the model"
+    ) in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+class Masked(nn.Module):
+    """Takes what it must not see out of a softmax by two kinds of constants that are no finite numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(4, 4)
+        self.register_buffer("nothing", torch.full((4,), float("-inf")))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        first = torch.arange(4) == 0
+        scores = torch.where((x > 0) | first, self.scores(x), torch.tensor(float("-inf")))
+        return {"loss": F.mse_loss(torch.softmax(torch.where((x < 1) | first, scores, self.nothing), -1), labels)}
+
+
+def test_constants_may_be_infinite_and_parameters_not(tmp_path: Path):
+    torch.manual_seed(0)
+    model = TorchModel(Masked(), {"x": torch.randn(BATCH, 4), "labels": torch.rand(BATCH, 4)})
+    check_exported("masked", tacc.export_model(model.module, model.batch, tmp_path), model)
+    with torch.no_grad():
+        model.module.scores.weight[1, 2] = float("nan")
+    with pytest.raises(tacc.InputError, match=r"parameter scores\.weight has values that are not finite"):
+        tacc.export_model(model.module, model.batch, tmp_path)
 
 
 def test_what_does_not_fit(tmp_path: Path):

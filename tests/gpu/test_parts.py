@@ -281,7 +281,7 @@ def test_processor_time_of_a_thread_grows():
 
 COLLECTIVES = """#!/bin/sh
 case "$2" in
-  0) [ $4 = 1 ] || echo '{"event": "listening", "port": 7}'
+  0) [ $4 = 1 ] || echo '{"event": "listening", "port": 7, "secret": "s"}'
      echo '{"event": "check", "check": "all_reduce f32", "sums": "by NCCL"}'; echo '{"event": "check", "check": "exchange f32", "sums": "in order"WRONG}';;
   *) read -r line; echo "rank $2 of $4 on $6 $line" >&2; FAILS;;
 esac
@@ -327,7 +327,7 @@ def test_ranks_on_one_gpu_tell_nccl_that_they_are_of_different_hosts(context, tm
     script(tmp_path / "bin/tacc-gpu-collectives", """#!/bin/sh
 [ "$7" = --one-gpu ] && [ $6 = cuda:0 ] && [ $NCCL_HOSTID = tacc-$2 ] && [ $NCCL_SOCKET_IFNAME = lo ] && [ $NCCL_NET = Socket ] || exit 9
 [ $2 = 0 ] || { read -r line; exit 0; }
-echo '{"event": "listening", "port": 7}'; echo '{"event": "check", "check": "all_reduce f32", "sums": "by NCCL"}'; echo '{"event": "finished"}'
+echo '{"event": "listening", "port": 7, "secret": "s"}'; echo '{"event": "check", "check": "all_reduce f32", "sums": "by NCCL"}'; echo '{"event": "finished"}'
 """)
     parts.nccl_on_one_gpu(context)
     assert [(check["check"], check["result"]) for check in context.checks] == [
@@ -346,7 +346,7 @@ def test_what_nccl_refuses_on_one_gpu_is_not_passed(context, tmp_path, does, res
     (tmp_path / "bin").mkdir()
     script(tmp_path / "bin/tacc-gpu-collectives", f"""#!/bin/sh
 [ $2 = 0 ] || {{ read -r line; exit 0; }}
-echo '{{"event": "listening", "port": 7}}'; {does}
+echo '{{"event": "listening", "port": 7, "secret": "s"}}'; {does}
 """)
     context.end = time.monotonic() + (18 if "sleep" in does else 60)
     parts.nccl_on_one_gpu(context)

@@ -55,20 +55,22 @@ ROOMS = {
     "client/taccctl": {"session": [], "local": ["session"], "show": ["session", "local"]},
     "kernels/cuda": {"launch": []},
 }
-# Stand-ins for tests: included by tests and by each other alone.
+# Stand-ins for tests: included by tests, by benches and by each other alone.
 TESTING = "testing"
 # Libraries from outside, by the first component of an include, that only these files may use.
 CONFINED = {
-    "ATen": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/", "worker/rank/cuda/", "bench/"],
+    "ATen": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/", "worker/rank/cuda/", "bench/", "tests/op_library/"],
     "c10": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/", "worker/rank/cuda/"],
-    "torch": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/"],
+    "torch": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/", "tests/op_library/"],
     "cuda_runtime.h": ["kernels/cuda/", "worker/rank/cuda/"],
     "cuda.h": ["worker/rank/cuda/"],
     "nccl.h": ["worker/rank/cuda/"],
-    "grpcpp": ["worker/daemon/", "coordinator/", "client/", "tests/"],
+    "grpcpp": ["identity/", "worker/daemon/", "coordinator/", "client/", "tests/"],
+    "openssl": ["identity/", "worker/checkpoint/", "coordinator/service/access_test.cc"],
     "google": ["proto/", "worker/daemon/", "coordinator/", "jobfile/", "client/", "tests/"],
     "prometheus": ["metrics/", "coordinator/metrics/", "coordinator/service/", "worker/daemon/"],
-    "yaml-cpp": ["jobfile/"],
+    "yaml-cpp": ["jobfile/", "coordinator/kubernetes/"],
+    "curl": ["coordinator/kubernetes/"],
     "sqlite3.h": ["coordinator/"],
 }
 OURS = re.compile(r'^\s*#include "([^"]+)"', re.M)
@@ -114,7 +116,7 @@ def may_include(path: str, folder: str, include: str) -> bool:
     if is_test(path) and (folder_of(include) in (folder, "tests") or f"/{TESTING}/" in include):
         return True
     if f"/{TESTING}/" in include:
-        return folder == "tests"
+        return folder in ("tests", "bench")
     target = folder_of(include)
     return (target == folder and may_enter(path, include)) or any(include.startswith(allowed) for allowed in ALLOWED[folder] if target != folder)
 

@@ -69,14 +69,21 @@ std::string ModelText(const Layout& layout) {
   text = absl::StrReplaceAll(text, {{"%targets = ",
                                      "%step = input \"step\" : i64[]\n"
                                      "%sample = input \"sample\" : i64[B]\n%targets = "}});
+  const bool key_bias = absl::StrContains(layout.attention, "key_bias=true"),
+             has_mask = absl::StrContains(layout.attention, "causal=");
+  if (key_bias) {  // Of keys that are there or not, as an exported model has it.
+    text = absl::StrReplaceAll(text, {{"%targets = ",
+                                       "%there = input \"there\" : f32[B,S]\n"
+                                       "%key_bias = log %there : f32[B,S]\n%targets = "}});
+  }
   for (const char* layer : {"0", "1"}) {
     const std::string before = absl::StrCat(", %v", layer, " causal=true");
     const bool sinks = absl::StrContains(layout.attention, "sinks=true");
     const bool dropout = absl::StrContains(layout.attention, "dropout=");
-    const std::string operand =
-        absl::StrCat(sinks ? absl::StrCat(", %sinks", layer) : "", dropout ? ", %step, %sample" : "");
+    const std::string operand = absl::StrCat(sinks ? absl::StrCat(", %sinks", layer) : "",
+                                             dropout ? ", %step, %sample" : "", key_bias ? ", %key_bias" : "");
     text = absl::StrReplaceAll(
-        text, {{before, absl::StrCat(", %v", layer, operand, " causal=true ", layout.attention)},
+        text, {{before, absl::StrCat(", %v", layer, operand, has_mask ? " " : " causal=true ", layout.attention)},
                {absl::StrCat("%a", layer, ", %l"),
                 absl::StrCat(sinks ? absl::StrReplaceAll("%sinks$ = param \"layers.$.sinks\" axes=[heads] "
                                                          "init=\"normal(0.5)\" : f32[4] @layers.$.attn\n",
@@ -124,8 +131,23 @@ absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops,
   return TrainOnSimulatedRanks(compiled->stages[0], kSteps, 1, [&](int step, int64_t) { return batch(step); });
 }
 
+// Of texts that are padded on the right, on the left, not at all, and of padding alone.
+Array KeysOfTexts() {
+  Array there = Array::Filled({kBatch, kSeq}, 0);
+  for (int64_t s = 0; s < kSeq; ++s) {
+    there.at({0, s}) = s < 6 ? 1 : 0;
+    there.at({1, s}) = s < 5 ? 0 : 1;
+    there.at({2, s}) = 1;
+  }
+  return there;
+}
+
 absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
-  return Train(layout, ops, [](int step) { return RandomRows(step, 0, kBatch, kSeq, kVocab); });
+  return Train(layout, ops, [](int step) {
+    Arrays batch = RandomRows(step, 0, kBatch, kSeq, kVocab);
+    batch["there"] = KeysOfTexts();
+    return batch;
+  });
 }
 
 class ContextTest : public testing::TestWithParam<Layout> {};
@@ -173,8 +195,10 @@ INSTANTIATE_TEST_SUITE_P(
 // Whatever attention does beside its mask, it does with keys that go round and with heads for a sequence.
 TEST(Context, FeaturesOfAttentionEqualOneRank) {
   const OpTable ops;
-  for (const char* attention : {"sinks=true", "window=5", "softcap=0.3", "dropout=0.3 dropout_key=2 dropout_seed=9",
-                                "window=3 softcap=0.5 sinks=true dropout=0.1 dropout_key=0 dropout_seed=42"}) {
+  for (const char* attention :
+       {"sinks=true", "window=5", "softcap=0.3", "dropout=0.3 dropout_key=2 dropout_seed=9",
+        "window=3 softcap=0.5 sinks=true dropout=0.1 dropout_key=0 dropout_seed=42", "key_bias=true",
+        "causal=false key_bias=true", "key_bias=true window=3 sinks=true dropout=0.1 dropout_key=0 dropout_seed=42"}) {
     const auto one = Train({.ordered = false, .attention = attention}, ops);
     ASSERT_TRUE(one.ok()) << one.status();
     const auto plain = Train({.ordered = false}, ops);
@@ -184,7 +208,8 @@ TEST(Context, FeaturesOfAttentionEqualOneRank) {
          {Layout{.cp = 2, .attention = attention}, Layout{.cp = 4, .attention = attention},
           Layout{.sp = 2, .attention = attention}, Layout{.tp = 2, .fsdp = 2, .attention = attention},
           Layout{.cp = 2, .sp = 2, .tp = 2, .attention = attention},
-          Layout{.cp = 2, .ordered = false, .attention = attention}}) {
+          Layout{.cp = 2, .ordered = false, .attention = attention},
+          Layout{.cp = 2, .fsdp = 2, .compute_dtype = DType::kBF16, .attention = attention}}) {
       SCOPED_TRACE(absl::StrCat(attention, " ", Name(layout)));
       ExpectSame(Train(layout, ops), one, kTolerance);
     }
@@ -277,6 +302,29 @@ TEST(Context, RefusesWhatWorksAlongTheSequence) {
   }
 }
 
+// Random numbers of the sequence are those of the tokens' positions; others along it would be of other tokens.
+TEST(Context, RandomNumbersOfTheSequenceFollowItsOrder) {
+  const OpTable ops;
+  const auto order = [&](const std::string& attr, Program& program) {
+    auto graph = ParseGraph(absl::StrCat(R"(tacc.graph 1
+%step = input "step" : i64[]
+%sample = input "sample" : i64[2]
+%x = input "x" : f32[2,8]
+%r = random %step, %sample distribution=normal dtype=f32 key=0 seed=42 shape=[2,8])",
+                                         attr, " : f32[2,8]\n%y = add %x, %r : f32[2,8] @noise\n"),
+                            {});
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    program.graphs = {*graph};
+    return std::string(OrderSequence(program, ops, 2).status().message());
+  };
+  Program program;
+  EXPECT_EQ(order(" sequence=true", program), "");
+  EXPECT_EQ(GetAttr<int64_t>(program.graphs[0].nodes[3].attrs, "zigzag"), 2);
+  EXPECT_EQ(order("", program),
+            "add at noise: dim 1 of %r meets the sequence, but context parallelism holds the sequence in another order "
+            "than it; make what depends on positions from the op `positions`");
+}
+
 // Bytes of keys and values of one layer on one rank: f32 [B, S / ranks, 2 heads, 2] each.
 int64_t KeyValueBytes(int64_t ranks) { return 2 * kBatch * (kSeq / ranks) * 2 * 2 * 4; }
 
@@ -308,6 +356,22 @@ TEST(Context, ARingSendsWhatTheorySays) {
     EXPECT_EQ(sent, 2 * 3 * (n - 1) * KeyValueBytes(n));
     EXPECT_EQ(largest_keys, kSeq / n);  // never all of them
   }
+}
+
+// The bias of keys goes round with them: beside what is sent without it, n - 1 times its block forward and backward, in
+// each of two layers.
+TEST(Context, ARingSendsTheBiasOfKeysWithThem) {
+  const OpTable ops;
+  const auto compiled = CompileLayout({.cp = 4, .attention = "key_bias=true"}, ops);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  const Graph& graph = *compiled->stages[0].FindGraph("forward_backward");
+  int64_t sent = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op == Op::kRotateBlocks && graph.type(node.operands[0]).rank() == 2)
+      sent += SentBytes(graph, node, compiled->stages[0].mesh);
+  }
+  EXPECT_EQ(sent, 2 * 2 * 3 * kBatch * (kSeq / 4) * 4);
+  EXPECT_THAT(Gathered(graph), testing::Each("read"));
 }
 
 // Each exchange moves (n - 1) / n of a rank's part: q, k, v and out, and their gradients on the way back. What has been

@@ -125,6 +125,47 @@ TEST(LiveInputs, TheClientsUpdate) {
   }
 }
 
+// A momentum that a client gives in place of the job's: as another job's, with each optimizer that has one.
+TEST(LiveInputs, TheClientsMomentum) {
+  const OpTable ops;
+  const auto train = [&](const std::string& optim, double momentum,
+                         const std::map<std::string, double>& given) -> absl::StatusOr<TrainingRun> {
+    ImportOptions import;
+    import.batch = kRows;
+    import.seq_len = 5;
+    auto model = ImportGraphText(kPictures, "pictures.graph", import, ops);
+    if (!model.ok()) return model.status();
+    CompileOptions options;
+    options.training.optim = optim;
+    options.training.adam_beta1 = momentum;
+    options.training.momentum = momentum;
+    options.training.learning_rate = 0.01;
+    options.training.max_grad_norm = 0;
+    options.training.lr_scheduler_type = "constant";
+    options.training.has_client = !given.empty();
+    options.partition = LayoutOf({{{"fsdp", 2}}}, "");
+    options.partition.units = options.schedule.units = model->units;
+    const auto compiled = Compile(model->forward, ops, options);
+    if (!compiled.ok()) return compiled.status();
+    return TrainOnSimulatedRanks(compiled->stages[0], kSteps, 1, [&](int step, int64_t) {
+      Arrays inputs = RandomPictures(step);
+      for (const auto& [name, value] : given) inputs[name] = Array{{}, {value}};
+      return inputs;
+    });
+  };
+  const std::string input = absl::StrCat(kMomentumInput, "0.01");
+  const std::map<std::string, double> rest = {
+      {absl::StrCat(kLearningRateFactorInput, "0.01"), 1}, {kGradientFactorInput, 1}, {kMaxGradNormInput, 3e38}};
+  for (const char* optim : {"adamw", "adam", "lion", "sgd", "muon"}) {
+    SCOPED_TRACE(optim);
+    const auto wanted = train(optim, 0.6, {});
+    ASSERT_TRUE(wanted.ok()) << wanted.status();
+    std::map<std::string, double> given = rest;
+    given[input] = 0.6;
+    ExpectSame(train(optim, 0.9, given), wanted);
+  }
+}
+
 // Evaluation returns them where it is asked to, each rank those of its own samples.
 TEST(LiveInputs, WhatTheModelReturns) {
   const OpTable ops;

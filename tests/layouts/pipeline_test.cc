@@ -19,6 +19,7 @@ namespace tacc::graph {
 namespace {
 
 using interpreter::Array;
+using interpreter::Arrays;
 
 constexpr int64_t kGlobalBatch = 24, kSeq = 6, kVocab = 13;
 constexpr int kSteps = 3;
@@ -34,6 +35,7 @@ struct Layout {
   int num_repeated = 0;  // layers whose activations the backward computes again
   bool inside = false;   // the stages lie inside a node: pp is the last axis of the mesh
   Pins pins;
+  bool padded = false;  // attention sees all keys that are there
 };
 
 std::string Name(const Layout& l) {
@@ -43,7 +45,7 @@ std::string Name(const Layout& l) {
                       l.tp > 1 ? absl::StrCat("_tp", l.tp) : "",
                       l.zero_stage < 3 ? absl::StrCat("_zero", l.zero_stage) : "",
                       l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "", l.inside ? "_inside" : "",
-                      l.pins.empty() ? "" : "_pinned");
+                      l.pins.empty() ? "" : "_pinned", l.padded ? "_padded" : "");
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
@@ -54,6 +56,16 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
     const size_t head = text.find("%wh = param");
     text.erase(head, text.find('\n', head) + 1 - head);
     text = absl::StrReplaceAll(text, {{"%wh spec", "%table spec"}});
+  }
+  if (layout.padded) {
+    text = absl::StrReplaceAll(text, {{"%targets = ", "%there = input \"there\" : f32[B,S]\n%targets = "}});
+    for (int i = 0; i < 4; ++i) {
+      text = absl::StrReplaceAll(
+          text, {{absl::StrCat("%a", i, ", %l"),
+                  absl::StrCat("%b", i, " = log %there : f32[B,S] @layers.", i, ".attn\n%a", i, ", %l")},
+                 {absl::StrCat(", %v", i, " causal=true"),
+                  absl::StrCat(", %v", i, ", %b", i, " causal=false key_bias=true")}});
+    }
   }
   auto forward = ParseGraph(text, parse);
   if (!forward.ok()) return forward.status();
@@ -85,6 +97,17 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   return Compile(*forward, ops, options);
 }
 
+// Row r of a batch has r % (kSeq + 1) tokens, on the left or on the right.
+Arrays PaddedRows(int step, int64_t first, int64_t rows) {
+  Arrays batch = RandomRows(step, first, rows, kSeq, kVocab);
+  Array there = Array::Filled({rows, kSeq}, 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t s = 0; s < (first + r) % (kSeq + 1); ++s) there.at({r, r % 2 == 0 ? s : kSeq - 1 - s}) = 1;
+  }
+  batch["there"] = there;
+  return batch;
+}
+
 absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
@@ -107,8 +130,7 @@ absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
   TrainingRun result;
   const int64_t rows = kGlobalBatch / layout.micro_batches;
   for (int step = 0; step < kSteps; ++step) {
-    auto status = simulation.RunStep(
-        [&](int64_t micro_batch) { return RandomRows(step, micro_batch * rows, rows, kSeq, kVocab); });
+    auto status = simulation.RunStep([&](int64_t micro_batch) { return PaddedRows(step, micro_batch * rows, rows); });
     if (!status.ok()) return status;
     for (size_t stage = 0; stage < compiled->stages.size(); ++stage) {
       for (const auto& [name, value] : simulation.outputs(0))
@@ -124,7 +146,7 @@ absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
     result.weights[name] = *std::move(trained);
   }
   for (int64_t m = 0; m < layout.micro_batches; ++m) {
-    auto status = simulation.RunEval([&](int64_t) { return RandomRows(kEvalStep, m * rows, rows, kSeq, kVocab); });
+    auto status = simulation.RunEval([&](int64_t) { return PaddedRows(kEvalStep, m * rows, rows); });
     if (!status.ok()) return status;
     result.eval_loss += simulation.outputs(0).at("loss").values[0];
   }
@@ -138,6 +160,7 @@ TEST_P(PipelineTest, EqualsOneRank) {
   Layout alone;
   alone.micro_batches = GetParam().micro_batches;
   alone.tied = GetParam().tied;
+  alone.padded = GetParam().padded;
   const auto one = Train(alone, ops);
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_GT(one->norms[0], 0.5);  // clipping is on
@@ -175,7 +198,9 @@ INSTANTIATE_TEST_SUITE_P(
                .tied = true,
                .zero_stage = 1},
         Layout{.pp = 2, .fsdp = 2, .tied = true, .zero_stage = 2},
-        Layout{.pp = 2, .fsdp = 2, .schedule = kZeroBubble, .num_repeated = 4},
+        Layout{.pp = 2, .fsdp = 2, .schedule = kZeroBubble, .num_repeated = 4}, Layout{.pp = 2, .padded = true},
+        Layout{.tp = 2, .num_repeated = 4, .padded = true},
+        Layout{.pp = 2, .fsdp = 2, .tp = 2, .num_repeated = 2, .padded = true},
         Layout{.pp = 2, .dp = 2, .fsdp = 2, .micro_batches = 2, .tied = true, .tp = 2, .inside = true},
         // What crosses stages is pinned, and what is computed again.
         Layout{.pp = 2,

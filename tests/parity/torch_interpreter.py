@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -87,6 +88,8 @@ def _aten_argument(text: str, operands: list[torch.Tensor], ints: list[int]):
         return [_aten_argument(item, operands, ints) for item in items if item]
     if text.startswith("%"):
         return operands[int(text[1:])]
+    if text.startswith("i%"):  # pairs of real numbers
+        return torch.view_as_complex(operands[int(text[2:])].contiguous())
     if text.startswith("#"):
         return ints[int(text[1:])]
     if text in ("none", "true", "false"):
@@ -98,14 +101,42 @@ def _aten_argument(text: str, operands: list[torch.Tensor], ints: list[int]):
 
 
 def _aten(node: Node, operands: list[torch.Tensor]):
-    name, _, overload = node.attrs["schema"].removeprefix("aten::").partition(".")
-    op = getattr(getattr(torch.ops.aten, name), overload)
+    namespace, _, schema = node.attrs["schema"].partition("::")
+    name, _, overload = schema.partition(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     given = [_aten_argument(str(text), operands, node.attrs.get("ints", [])) for text in node.attrs["args"]]
     arguments = op._schema.arguments
     positional = [v for v, argument in zip(given, arguments) if not argument.kwarg_only]
     keywords = {argument.name: v for v, argument in zip(given, arguments) if argument.kwarg_only}
     made = op(*positional, **keywords)
-    return list(made) if isinstance(made, (list, tuple)) else [made]
+    made = list(made) if isinstance(made, (list, tuple)) else [made]
+    return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in made]
+
+
+def _philox(counter: list[np.ndarray], key: tuple[int, int]) -> np.ndarray:
+    """The four words of each counter, uint64 [4, ...]. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC11, section 3.3."""
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
+        low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+        counter = [(p1 >> shift) ^ counter[1] ^ np.uint64(k0), p1 & low, (p0 >> shift) ^ counter[3] ^ np.uint64(k1), p0 & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack(counter)
+
+
+def run_random(node: Node, step: torch.Tensor, sample: torch.Tensor, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """What a node `random` draws, as kernels/contract/dropout.h says, of samples and steps below 2^32."""
+    shape, a = node.attrs["shape"], node.attrs
+    per_sample = int(np.prod(shape[1:], dtype=np.int64))
+    blocks = np.arange((per_sample + 3) // 4, dtype=np.uint64)[None, :]
+    ids = sample.numpy().astype(np.uint64)[:, None]
+    zero = np.zeros(np.broadcast_shapes(blocks.shape, ids.shape), dtype=np.uint64)
+    words = _philox([blocks + zero, ids + zero, np.uint64(int(step)) + zero, zero], (a["seed"] & 0xFFFFFFFF, a["key"]))
+    unit = np.moveaxis(words, 0, -1).reshape(shape[0], -1) // 256 / 2.0**24
+    if a["distribution"] == "normal":
+        radius, angle = np.sqrt(-2 * np.log1p(-unit[:, ::2])), 2 * np.pi * unit[:, 1::2]
+        unit = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(shape[0], -1)
+    return torch.from_numpy(unit[:, :per_sample].reshape(shape)).to(dtype)
 
 
 def _aligned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -141,6 +172,9 @@ def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *m
     if "alibi_slopes" in node.attrs:
         slopes = torch.tensor(node.attrs["alibi_slopes"], dtype=scores.dtype)
         scores = scores + slopes[:, None, None] * (j - i)
+    if node.attrs.get("key_bias", False):
+        bias = more[-1][:, None, None, :]
+        scores = torch.where(bias == float("inf"), scores - scores.detach(), scores + bias)
     if node.attrs["causal"]:
         scores = scores.masked_fill(j > i, float("-inf"))
     if window := node.attrs.get("window", 0):
@@ -149,7 +183,9 @@ def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *m
     if node.attrs.get("sinks", False):  # one more key, of value 0
         sinks = more[0][None, :, None, None].expand(*scores.shape[:3], 1)
         scores, values = torch.cat([scores, sinks], dim=-1), F.pad(v, (0, 0, 0, 0, 0, 1))
-    return [torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), values), scores.logsumexp(-1)]
+    sees_none = (scores == float("-inf")).all(-1, keepdim=True)  # Has the result 0.
+    p = scores.masked_fill(sees_none, 0.0).softmax(-1) * ~sees_none
+    return [torch.einsum("bhij,bjhd->bihd", p, values), scores.logsumexp(-1)]
 
 
 def _norm(node: Node, operands: list[torch.Tensor]):
@@ -376,6 +412,8 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
             return [x[0] * x[1][..., None]]
         case "dropout":
             return [x[0]]  # as in evaluation
+        case "random":
+            return [run_random(node, x[0], x[1], dtype)]
     raise NotImplementedError(node.op)
 
 

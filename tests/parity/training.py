@@ -22,6 +22,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["TACC_BUILD"])
 sys.path.insert(0, str(ROOT / "client/python"))
+VERSION = subprocess.run([BUILD / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
 
 NUM_STEPS = 20
 LEARNING_RATE = 3e-4
@@ -146,7 +147,7 @@ def compiled(request: dict, folder: Path) -> Path:
 
 
 def _start_file(case: Case, model: dict, data: Path, program: Path, folder: Path, max_steps: int, save_steps: int) -> dict:
-    start = {"version": "0.1.0", "job": "parity-1", "attempt": 1, "rank": 0, "world": 1, "device": "cpu", "threads": 1}
+    start = {"version": VERSION, "job": "parity-1", "attempt": 1, "rank": 0, "world": 1, "device": "cpu", "threads": 1}
     start |= {"memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(program / "stage0.program")}
     weights = "pretrained" if model["weights"] == "WEIGHTS_PRETRAINED" else "random"
     start |= {"model_dir": model.get("path", ""), "weights": weights, "seed": SEED, "collective_timeout_seconds": 60}

@@ -1,15 +1,19 @@
 """What `tacc.accelerate` decides by itself, without a job."""
 
+import functools
+import gc
 import threading
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tacc
 import torch
+from tacc.accelerating.handle import AcceleratedModel
 from tacc.accelerating.job_notes import CheckpointWatch
 from tacc.accelerating.layer_classes import without_classes
-from tacc.accelerating.optimizers import Groups
+from tacc.accelerating.optimizers import Groups, find_optimizers
 from tacc.exporting.export import export_graph
 from tacc.messages import CheckpointFailure
 from torch import nn
@@ -67,6 +71,61 @@ def test_classes_that_fsdp_wraps_are_left_out_with_a_note():
         assert without_classes(Layers(), UNITS, config) == {"dist": {"fsdp": {"size": 2}}, "name": "n"}
 
 
+def test_the_note_has_the_line_that_calls_the_model():
+    """Not one of torch.nn.Module, through which a loop calls it."""
+    called = nn.Module()
+    called.forward = functools.partial(without_classes, Layers(), UNITS, {"dist": {"fsdp": {"wrap_layer_cls": {"Layer"}}}})
+    with pytest.warns(tacc.ConfigNote) as notes:
+        called()
+    assert [note.filename for note in notes] == [__file__]
+
+
+def test_what_is_wrong_is_said_before_the_first_forward():
+    with pytest.raises(tacc.ConfigError, match='unknown field "fsdpp" in dist; did you mean "fsdp"'):
+        tacc.accelerate(Layers(), config={"dist": {"fsdpp": {"size": 2}}})
+    with pytest.raises(tacc.InputError, match=r"wrapped in a DataParallel; give the plain module, which is its \.module"):
+        tacc.accelerate(nn.DataParallel(Layers()))
+    with pytest.raises(tacc.InputError, match=r"one of torch\.compile; give the plain module, as it was before that"):
+        tacc.accelerate(torch.compile(Layers()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Notes come with the job.
+        assert isinstance(tacc.accelerate(Layers(), config={"dist": {"fsdp": {"wrap_layer_cls": {"Layer"}}}}), AcceleratedModel)
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        if x.sum() > 0:
+            x = x * 2
+        return {"loss": x.sum()}
+
+
+class ByNumpy(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": torch.from_numpy(x.numpy()).sum()}
+
+
+class Projecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": (self.inner(x) * y).sum()}
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "words"),
+    [
+        (Branching(), {"x": torch.ones(2, 4)}, r"if x.sum\(\) > 0: torch.export cannot .*must be computed by tensors"),
+        (ByNumpy(), {"x": torch.ones(2, 4)}, "compute it by torch's functions, or before the model, in the batch"),
+        (Projecting(), {"x": torch.ones(2, 4).tolist(), "y": torch.ones(2, 4)}, "give torch.tensor.* in place of a list"),
+    ],
+)
+def test_what_cannot_be_traced_is_said_with_advice(module, batch, words):
+    with pytest.raises(tacc.InputError, match=words):
+        export_graph(module, batch, loss=None)
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -88,29 +147,71 @@ def test_a_model_without_numbered_layers_has_none_of_a_class():
 
 def groups_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Groups:
     names = {id(p): name for name, p in module.named_parameters()}
-    return Groups(optimizer, names, set(names.values()))
+    return Groups([optimizer], names, set(names.values()))
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.AdamW(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)], ids=["adamw", "sgd"])
+MAKES = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1), "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize("kind", ["one cycle", "cyclic"])
-def test_a_scheduler_of_momentum_is_refused_at_once(make, kind):
-    def schedule(optimizer: torch.optim.Optimizer, **options: Any) -> Any:
-        if kind == "one cycle":
-            return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5, **options)
-        return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=2, **options)
-
+def test_a_scheduler_of_momentum_goes_with_each_update(make, kind):
     module = Layers()
     optimizer = make(module.parameters())
-    schedule(optimizer)
-    with pytest.raises(tacc.InputError, match=r"a scheduler cycles the momentum or betas of the optimizer's group 0: .* give cycle_momentum=False"):
-        groups_of(module, optimizer)
-    optimizer = make(module.parameters())
-    of_rates = schedule(optimizer, cycle_momentum=False)
+    if kind == "one cycle":
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
+    else:
+        schedule = torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=2)
     groups = groups_of(module, optimizer)
+    group = optimizer.param_groups[0]
+    first = group["betas"][0] if "betas" in group else group["momentum"]
+    assert groups.train()["adam_beta1" if "betas" in group else "momentum"] == first
+    seen = set()
     for _ in range(4):
-        assert list(groups.learning_rates().values()) == [optimizer.param_groups[0]["lr"]]
+        now = group["betas"][0] if "betas" in group else group["momentum"]
+        rates = groups.rates()
+        assert list(rates["learning_rates"].values()) == [group["lr"]]
+        assert list(rates["momenta"].values()) == ([now] if now != first else [])  # The job has the first one.
+        seen.add(now)
         optimizer.step()
-        of_rates.step()
+        schedule.step()
+    assert len(seen) >= 3
+
+
+def test_momenta_are_a_group_s_own():
+    module = Layers()
+    weights = [p for name, p in module.named_parameters() if "weight" in name]
+    rest = [p for name, p in module.named_parameters() if "weight" not in name]
+    optimizer = torch.optim.AdamW([{"params": weights}, {"params": rest, "betas": (0.8, 0.999)}], lr=0.1)
+    groups = groups_of(module, optimizer)
+    assert groups.train()["adam_beta1"] == 0.9 and list(groups.rates()["momenta"].values()) == [0.8]
+    optimizer.param_groups[0]["betas"] = (0.9, 0.99)
+    with pytest.raises(tacc.InputError, match=r"group 0 of the optimizer has .*only lr and momentum \(betas\[0\]\) may change"):
+        groups.rates()
+    stopping = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    groups = groups_of(module, stopping)
+    stopping.param_groups[0]["momentum"] = 0.0
+    with pytest.raises(tacc.InputError, match=r"SGD has the momentum 0 in some steps or groups"):
+        groups.rates()
+
+
+def test_an_optimizer_that_nobody_has_is_not_found():
+    """As when a notebook's cell runs again: its scheduler keeps it until garbage is collected."""
+    module = Layers()
+    gc.disable()
+    try:
+        for _ in range(2):
+            optimizer = torch.optim.AdamW(module.parameters())
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        assert find_optimizers(module.parameters()) == [schedule.optimizer]
+    finally:
+        gc.enable()
+    parameters = list(module.parameters())
+    last, first = torch.optim.SGD(parameters[1:]), torch.optim.AdamW(parameters[:1])
+    del optimizer, schedule
+    assert find_optimizers(module.parameters()) == [first, last]
 
 
 class Full:

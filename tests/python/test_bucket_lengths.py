@@ -57,7 +57,7 @@ def batches_of(module):
         module.eval()
         return module(**batch)
 
-    lengths = Lengths([8, 12], model.graph.description, 0, module, returned)
+    lengths = Lengths([8, 12], model.graph.description, {"input_ids": 0}, module, returned)
     return Batches(model.graph.description, model.example, model.optional, lengths=lengths)
 
 

@@ -4,13 +4,16 @@ import dataclasses
 import html.parser
 import io
 import math
+import re
 import sys
+import warnings
 
 import pytest
 import tacc
 from tacc import display
 from tacc.plans import Plan
 from tacc.show import numbers
+from tacc.tls import TlsSettings, find_tls
 
 EVIL = '<script>alert(1)</script><img src=x onerror=alert(1)>"\'&\x1b]0;owned\x07\x1b[31m\x9b31m\r'
 
@@ -98,3 +101,18 @@ def test_a_view_writes_only_its_own_commands_to_a_terminal(view, monkeypatch):
 )
 def test_numbers_for_people(write, value, wanted):
     assert write(value) == wanted
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:7070", "host-a:7070", "[fd00::1]:7070"])
+def test_an_address_of_the_network_without_tls_is_warned_of(address, monkeypatch):
+    monkeypatch.delenv("TACC_TLS_DIR", raising=False)
+    with pytest.warns(UserWarning, match=rf"^{re.escape(address)} is reached without TLS: the network can read .* give tls_dir"):
+        find_tls(address, TlsSettings())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7070", "localhost:7070", "[::1]:7070", "unix:/run/tacc"])
+def test_a_machines_own_address_is_not(address, monkeypatch):
+    monkeypatch.delenv("TACC_TLS_DIR", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        find_tls(address, TlsSettings())

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_folder import STORY, read_documents, read_stream, write_corpus
-from tacc import corpus, encoding
 from tacc.__main__ import main
 from tacc.errors import this_python
+from tacc.preparing import corpus, encoding
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 
@@ -475,7 +475,7 @@ def members(group):
 
 def holds_interrupts_back(pid):
     status = Path(f"/proc/{pid}/status").read_text()
-    is_working = "tacc.workers" in Path(f"/proc/{pid}/cmdline").read_text()
+    is_working = "tacc.preparing.workers" in Path(f"/proc/{pid}/cmdline").read_text()
     return is_working and int(status.split("SigBlk:")[1].split()[0], 16) >> (signal.SIGINT - 1) & 1 == 1
 
 
@@ -514,7 +514,7 @@ def test_usage_errors_exit_with_2(tmp_path):
 
 def test_memory_is_bounded_by_buckets(tmp_path, monkeypatch):
     """Several buckets give every document once, in an order that mixes the input, and that one bucket gives too."""
-    from tacc import shuffle
+    from tacc.preparing import shuffle
 
     monkeypatch.setattr(shuffle, "BUCKET_TEXT_BYTES", 100)
     orders = {}

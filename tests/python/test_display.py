@@ -191,6 +191,15 @@ def test_what_a_job_waits_for_is_said_at_once(clock, monkeypatch):
     assert err.getvalue().splitlines() == ["tiny-1 compiling  step 0 / 100", f"tiny-1 waiting  step 0 / 100  {reason}"]
 
 
+def test_a_phase_does_not_come_again(clock, monkeypatch):
+    """The events of a job begin with that of its submission, which the status may be behind."""
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    events = [event(phase, "", phase=phase) for phase in ("submitted", "compiling", "running")]
+    list(display.shown(lambda: job_status(phase="compiling"), events))
+    assert [line.split()[1] for line in err.getvalue().splitlines()][:2] == ["compiling", "running"]
+
+
 def test_a_terminal_has_one_line_which_ends_whatever_happens(clock, monkeypatch):
     err = io.StringIO()
     err.isatty = lambda: True

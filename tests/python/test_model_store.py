@@ -32,6 +32,33 @@ def kept(folder, value, in_use=set, *, hours_ago=0.0):
     return held.path
 
 
+class Client:
+    def __init__(self, address):
+        self.address = address
+
+
+def mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def test_what_is_kept_for_ones_own_service_nobody_else_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    old = os.umask(0)
+    try:
+        folder, private = store.default_store(Client("unix:/run/tacc/coordinator.sock"))
+        held = store.keep(Graph(1), folder, private=private)
+        states = store.write_states(folder, Graph(1).tensors, private=private)
+        made = [tmp_path / "cache", tmp_path / "cache/tacc", folder, held.path, states]
+        assert [mode(path) for path in made] == [0o700] * 5
+        # Workers of a port may be another user's.
+        folder, private = store.default_store(Client("127.0.0.1:7070"))
+        assert store.keep(Graph(1), folder, private=private).path == held.path
+        assert mode(held.path) == 0o755 and mode(folder) == mode(folder.parent) == 0o711
+        assert mode(store.write_states(folder, Graph(1).tensors)) == 0o755
+    finally:
+        os.umask(old)
+
+
 def test_a_model_is_written_once(tmp_path):
     first = kept(tmp_path, 1)
     (first / "mark").touch()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from data_folder import read_columns, read_documents, write_corpus
 from pyarrow import parquet
-from tacc import corpus
+from tacc.preparing import corpus
 from test_data_prepare import encode_all, fails, run
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import tacc
 from data_folder import STORY, read_columns, read_documents, write_corpus
-from tacc import PreparedData, encoding, in_memory, prepare
+from tacc import PreparedData, prepare
 from tacc.errors import InputError
+from tacc.preparing import encoding, in_memory
 from test_data_prepare import encode_all, run
 from transformers import PreTrainedTokenizerFast
 

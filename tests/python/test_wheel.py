@@ -57,7 +57,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     assert wheel.stat().st_size <= MAX_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    modules = {f"tacc/{path.relative_to(ROOT / 'client/python/tacc')}" for pattern in ("*.py", "accelerating/*.py", "exporting/**/*.py", "live/*.py", "show/*.py") for path in (ROOT / "client/python/tacc").glob(pattern)}
+    modules = {f"tacc/{path.relative_to(ROOT / 'client/python/tacc')}" for pattern in ("*.py", "accelerating/*.py", "exporting/**/*.py", "live/*.py", "preparing/*.py", "show/*.py") for path in (ROOT / "client/python/tacc").glob(pattern)}
     generated = {f"tacc/v1/{name}_pb2.py{i}" for name in ("coordinator", "job", "options", "worker") for i in ("", "i")}
     about = {name for name in names if ".dist-info/" in name}
     assert names - about == modules | generated | {"tacc/config_sections.py", "tacc/foreign_names.py", "tacc/messages.py", "tacc/py.typed"} | {
@@ -149,7 +149,7 @@ def test_its_types_hold_for_who_uses_it(python, tmp_path, right, wrong, wanted):
 
 def test_a_client_of_it_works(python, tmp_path):
     coordinator = subprocess.Popen(
-        [str(BUILD / "tacc-coordinator"), "--listen", "127.0.0.1:0", "--state-dir", str(tmp_path / "coordinator")],
+        [str(BUILD / "tacc-coordinator"), "--listen", "127.0.0.1:0", "--insecure", "--state-dir", str(tmp_path / "coordinator")],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )
     try:

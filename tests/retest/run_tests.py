@@ -33,7 +33,7 @@ TESTING = re.compile(r"(^|/)(testing|tests)/")  # where stand-ins of C++ tests a
 # What a program starts or loads.
 TOOLS = ("tacc-data", "tacc-plan", "tacc-rank", "libtacc_cuda.so")
 STARTS = {
-    "tacc-rank": ("libtacc_cuda.so", "failpoints/tacc-rank"),
+    "tacc-rank": ("libtacc_cuda.so", "libtacc_no_python.so", "libtacc_no_libtorch.so", "failpoints/tacc-rank"),
     "tacc-worker": TOOLS,
     "tacc-coordinator": (*TOOLS, "failpoints/tacc-coordinator"),
     "taccctl": (*TOOLS, "tacc-coordinator", "tacc-worker"),
@@ -145,7 +145,8 @@ class Inputs:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 module = node.module or ""
-                names += [module, *(f"{module}.{alias.name}" if module == "tacc" else alias.name for alias in node.names)]
+                is_of_package = module.split(".")[0] == "tacc"
+                names += [module, *(f"{module}.{alias.name}" if is_of_package else alias.name for alias in node.names)]
             for name in names:
                 found = found | self._of_module(name, isinstance(node, ast.Import))
         return {self.root / source for source in found}
@@ -160,9 +161,11 @@ class Inputs:
         parts = name.split(".")
         if parts[0] != "tacc":
             return {source for part in parts for source in self._modules.get(part, [])}
-        module = [source for source in (f"{PACKAGE}/{part}.py" for part in ("__init__", *parts[1:2])) if source in self._all_sources]
+        # The package's own file, that of each folder on the way, and the module's; behind them a name that it has.
+        ways = ["/".join((PACKAGE, *parts[1:end])) for end in range(1, len(parts) + 1)]
+        module = {source for way in ways for source in (f"{way}.py", f"{way}/__init__.py") if source in self._all_sources}
         is_name = len(parts) > 1 and len(module) < 2
-        return self._package if is_name or (is_whole and len(parts) == 1) else set(module)
+        return self._package if is_name or (is_whole and len(parts) == 1) else module
 
     def of(self, words: list[str], labels: list[str]) -> set[Path]:
         """The files that a test with these words (its command line and environment) and labels is made of."""

@@ -23,6 +23,18 @@ def is_privileged() -> bool:
     return bool(effective >> 21 & effective >> 12 & 1)
 
 
+def cgroup_mount() -> Path | None:
+    """Of version 2, where this process may make cgroups."""
+    mounts = re.findall(r"^(?:\S+ ){4}(\S+) .* - cgroup2 ", Path("/proc/self/mountinfo").read_text(), re.M)
+    return next((Path(mount) for mount in mounts if os.access(mount, os.W_OK)), None)
+
+
+def lacks_limits() -> bool:
+    """What lies in the mounted cgroup is given no limits of memory and processes."""
+    mount = cgroup_mount()
+    return mount is None or not {"memory", "pids"} <= set((mount / "cgroup.subtree_control").read_text().split())
+
+
 def lacks_package(name: str) -> bool:
     return importlib.util.find_spec(name) is None
 
@@ -31,6 +43,8 @@ LACKING = {
     "no GPU": lambda: not has_gpu(),
     "there is a GPU": has_gpu,
     "needs root": lambda: not is_privileged(),
+    "no cgroups": lambda: cgroup_mount() is None,
+    "no limits of cgroups": lacks_limits,
     # Packages that people have beside tacc, and that requirements.txt does not bring.
     **{f"no {package}": partial(lacks_package, package) for package in ("datasets", "pandas", "trl")},
 }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export_record.h"
 #include "worker/checkpoint/export_tensors.h"
@@ -131,7 +132,7 @@ absl::StatusOr<ModelConfig> ChooseConfig(const CheckpointIdentity& identity, con
     config.text = *now;
   }
   config.changed = now.ok() && *now != config.text;
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(config.text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json json = ParseOrderedJson(config.text);
   if (!json.is_object()) return absl::UnavailableError(absl::StrCat(path, ": not a JSON object"));
   absl::StatusOr<std::string> dtype = ConfigDtype(json, path);
   if (!dtype.ok()) return dtype.status();
@@ -150,8 +151,8 @@ bool HasChatTemplate(const std::string& tokenizer_dir) {
   for (const char* name : {"chat_template.jinja", "chat_template.json"}) {
     if (std::filesystem::exists(absl::StrCat(tokenizer_dir, "/", name), unseen)) return true;
   }
-  std::ifstream file(tokenizer_dir + "/tokenizer_config.json");
-  const nlohmann::json config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<std::string> file = ReadSmallFile(tokenizer_dir + "/tokenizer_config.json", kMaxConfigBytes);
+  const nlohmann::json config = ParseJson(file.value_or(""));
   return config.is_object() && config.contains("chat_template");
 }
 
@@ -189,7 +190,7 @@ absl::Status WriteGraph(const std::string& path, Output* output) {
 
 // adapter_config.json as peft reads it.
 absl::Status WriteAdapterFiles(const CheckpointIdentity& identity, const ExportRequest& request, Output* output) {
-  nlohmann::json config = nlohmann::json::parse(identity.adapter_config, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json config = ParseJson(identity.adapter_config);
   if (!config.is_object()) return absl::InvalidArgumentError("the checkpoint's adapter_config is no JSON object");
   config["base_model_name_or_path"] = request.model_dir.empty() ? identity.model_path : request.model_dir;
   absl::Status status = WriteText(kAdapterConfigName, config.dump(2) + "\n", output);
@@ -449,13 +450,14 @@ absl::Status CheckExportFolder(const std::string& model_dir, const std::string& 
     return absl::AlreadyExistsError(absl::StrCat(path, ": exists and is not a directory"));
   }
   if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
-    if (IsWritten(name)) continue;
-    return absl::AlreadyExistsError(
-        absl::StrCat(path, ": exists and holds \"", name,
-                     "\", which no export writes; move it elsewhere, or export to another directory"));
-  }
-  return absl::OkStatus();
+  const auto other = std::find_if_not(names->begin(), names->end(), IsWritten);
+  // A model that somebody has put there has no other names.
+  const bool is_export = std::find(names->begin(), names->end(), kExportRecordName) != names->end();
+  if (names->empty() || (other == names->end() && is_export)) return absl::OkStatus();
+  const std::string& held = other != names->end() ? *other : names->front();
+  return absl::AlreadyExistsError(absl::StrCat(path, ": exists and holds \"", held, "\", which ",
+                                               other != names->end() ? "no export writes" : "no export has written",
+                                               "; move it elsewhere, or export to another directory"));
 }
 
 }  // namespace tacc::worker

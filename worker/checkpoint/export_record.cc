@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/files/sealed_json.h"
@@ -39,7 +40,7 @@ absl::StatusOr<ExportRecord> ReadExportRecord(const std::string& directory) {
   if (!text.ok()) return text.status();
   if (absl::Status status = CheckSeal(*text, path).status(); !status.ok()) return status;
   try {  // Sealed: what is missing here, another version has left out.
-    const ordered_json json = ordered_json::parse(*text);
+    const ordered_json json = ParseOrderedJson(*text);
     if (json.at("format").get<int64_t>() != kRecordFormat) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": of a later version"));
     }

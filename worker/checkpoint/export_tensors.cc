@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/tensors/element.h"
 #include "worker/checkpoint/tensors/tensor_rows.h"
@@ -77,7 +78,7 @@ struct Adding {
 };
 
 absl::StatusOr<Adding> AddingOf(const std::string& adapter_config) {
-  const nlohmann::json config = nlohmann::json::parse(adapter_config, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json config = ParseJson(adapter_config);
   if (!config.is_object() || !config.contains("r") || !config["r"].is_number() || config["r"].get<double>() <= 0 ||
       !config.contains("lora_alpha") || !config["lora_alpha"].is_number()) {
     return absl::InvalidArgumentError(

@@ -3,8 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/files/posix_file.h"
@@ -51,7 +51,7 @@ absl::StatusOr<absl::optional<FolderWriter>> ReadFolderWriter(const std::string&
   const absl::StatusOr<std::string> text = ReadSmallFile(WriterPath(dir), kMaxWriterBytes);
   if (absl::IsNotFound(text.status()) || absl::IsInvalidArgument(text.status())) return absl::nullopt;
   if (!text.ok()) return text.status();
-  const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseOrderedJson(*text);
   if (!json.is_object()) return absl::nullopt;
   FolderWriter writer;
   writer.service = WriterField<std::string>(json, "service");
@@ -83,12 +83,14 @@ absl::Status WriteFolderWriter(const std::string& dir, FolderWriter writer) {
                                  {"ended", writer.has_ended},
                                  {"locked_boot", writer.locked_boot}})
                                .dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string temporary = absl::StrCat(dir, "/", kTemporaryWriterPrefix, "XXXXXX");
-  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+    return ErrnoStatus(errno, absl::StrCat(WriterPath(dir), ": no random numbers"));
+  const std::string temporary = absl::StrCat(dir, "/", kTemporaryWriterPrefix, absl::Hex(random, absl::kZeroPad16));
+  // Who asks may be another user, if the umask lets one.
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat(WriterPath(dir), ": cannot be written"));
-  // Who asks may be another user.
-  const bool is_readable = fchmod(fd, 0644) == 0;
-  const ssize_t num_written = is_readable ? write(fd, text.data(), text.size()) : -1;
+  const ssize_t num_written = write(fd, text.data(), text.size());
   int error = num_written < 0 ? errno : 0;
   if (close(fd) != 0 && error == 0) error = errno;
   if (error == 0 && num_written < static_cast<ssize_t>(text.size())) error = ENOSPC;

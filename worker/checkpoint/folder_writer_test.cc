@@ -46,6 +46,18 @@ TEST(FolderWriterTest, IsReadAsItWasWritten) {
   EXPECT_EQ(info.st_mode & 0777, 0644u);
 }
 
+TEST(FolderWriterTest, IsReadByWhomTheUmaskLetsIn) {
+  TestDirectory directory;
+  FolderWriter writer;
+  writer.service = "a";
+  const mode_t old_mask = umask(077);
+  EXPECT_TRUE(WriteFolderWriter(directory.path(), writer).ok());
+  umask(old_mask);
+  struct stat info;
+  ASSERT_EQ(stat(directory.File("writer.json").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
 TEST(FolderWriterTest, EachWriteIsAnotherText) {
   TestDirectory directory;
   FolderWriter writer;

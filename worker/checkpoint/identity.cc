@@ -2,6 +2,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -26,9 +27,7 @@ CheckpointIdentity ParseIdentity(const nlohmann::json& json) {
   return identity;
 }
 
-CheckpointIdentity ParseIdentity(const std::string& json) {
-  return ParseIdentity(nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false));
-}
+CheckpointIdentity ParseIdentity(const std::string& json) { return ParseIdentity(ParseJson(json)); }
 
 std::string BaseFingerprint(const std::string& weights) {
   absl::string_view text = weights;

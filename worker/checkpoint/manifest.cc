@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/files/sealed_json.h"
 #include "worker/checkpoint/files/sha256.h"
@@ -167,22 +168,16 @@ std::string ManifestToJson(const Manifest& manifest) {
     if (tensor.merged_dims != 1) entry["merged_dims"] = tensor.merged_dims;
     entry["slices"] = std::move(slices);
   }
-  const ordered_json result = {
-      {"format", kFormat},
-      {"version", manifest.version},
-      {"job", manifest.job},
-      {"step", manifest.step},
-      {"attempt", manifest.attempt},
-      {"identity", ordered_json::parse(manifest.identity, nullptr, /*allow_exceptions=*/false)},
-      {"layout", manifest.layout},
-      {"cursor", {{"step", manifest.step}}},
-      {"files", std::move(files)},
-      {"tensors", std::move(tensors)}};
+  const ordered_json result = {{"format", kFormat},           {"version", manifest.version},
+                               {"job", manifest.job},         {"step", manifest.step},
+                               {"attempt", manifest.attempt}, {"identity", ParseOrderedJson(manifest.identity)},
+                               {"layout", manifest.layout},   {"cursor", {{"step", manifest.step}}},
+                               {"files", std::move(files)},   {"tensors", std::move(tensors)}};
   return SealJson(result.dump());
 }
 
 absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::string& path, ManifestSlices slices) {
-  const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json parsed = ParseJson(text);
   if (!parsed.is_object())
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object; the file is damaged"));
   absl::Status status;
@@ -235,7 +230,7 @@ absl::Status CheckManifest(const Manifest& manifest, const std::string& path, Ma
     return absl::InvalidArgumentError(absl::StrCat(path, ": step ", manifest.step, " or attempt ", manifest.attempt,
                                                    " is out of range: at most ", kMaxStep, " and ", kMaxAttempt));
   }
-  if (!json::parse(manifest.identity, nullptr, /*allow_exceptions=*/false).is_object()) {
+  if (!ParseJson(manifest.identity).is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": the identity is not a JSON object"));
   }
   std::set<std::string> files;

@@ -212,5 +212,12 @@ TEST(ManifestTest, AnotherFormatIsNamed) {
   EXPECT_THAT(std::string(Parse(Sealed(changed)).message()), HasSubstr("format 3 but this version reads"));
 }
 
+// What prints such a value calls itself for each level.
+TEST(ManifestTest, ADeepIdentityIsRefused) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  const std::string text = SealJson(absl::StrCat(R"({"format":2,"identity":{"a":)", deep, "}}"));
+  EXPECT_THAT(std::string(Parse(text).message()), HasSubstr("not a JSON object"));
+}
+
 }  // namespace
 }  // namespace tacc::worker

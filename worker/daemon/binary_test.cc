@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 
@@ -23,6 +25,7 @@ namespace tacc::worker {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // Writes its process id beside itself; ends with its stdin, or never when there is a file `stubborn`.
@@ -44,6 +47,12 @@ if [ "$1" = --probe ]; then
   echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4,"cpus":2,"multiplies_bf16":false}'
   exit
 fi
+if [ "$1" = --operators ]; then
+  grep -q registers "$3" || { echo "error: --op-library $3: file too short" >&2; exit 2; }
+  echo '["torchvision::nms","torchvision::roi_align"]'
+  exit
+fi
+echo "$@" >"$here/arguments"
 echo $$ >"$here/pid"
 echo '{"event":"started"}'
 if [ -e "$here/stubborn" ]; then exec sleep 1000; fi
@@ -75,9 +84,26 @@ class BinaryTest : public ::testing::Test {
     out_.clear();
     err_.clear();
   }
-  void StartNormally() {
-    Start({"--coordinator", coordinator_.address(), "--name", "w0", "--device", "cpu", "--threads", "1", "--memory",
-           "1GiB", "--advertise", "127.0.0.1", "--state-dir", Path("state"), "--exit-with-parent-fd", "0"});
+  void StartNormally(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"--coordinator",
+                                          coordinator_.address(),
+                                          "--name",
+                                          "w0",
+                                          "--device",
+                                          "cpu",
+                                          "--threads",
+                                          "1",
+                                          "--memory",
+                                          "1GiB",
+                                          "--advertise",
+                                          "127.0.0.1",
+                                          "--state-dir",
+                                          Path("state"),
+                                          "--exit-with-parent-fd",
+                                          "0",
+                                          "--insecure"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    Start(arguments);
     Until("attached", [this] { return out_ == "attached w0\n"; });
   }
   void Until(const std::string& what, const std::function<bool()>& condition) {
@@ -120,6 +146,9 @@ class BinaryTest : public ::testing::Test {
 };
 
 TEST_F(BinaryTest, BadOptionsAreOneLineAndExitCodeTwo) {
+  for (const char* file : {"open.so", "none.so"}) TestDirectory::Write(Path(file), "");
+  chmod(Path("open.so").c_str(), 0666);
+  chmod(Path("none.so").c_str(), 0644);
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--bogus"}, "--bogus"},
       {{"--device", "cuda:7", "--state-dir", Path("state")},
@@ -130,17 +159,32 @@ TEST_F(BinaryTest, BadOptionsAreOneLineAndExitCodeTwo) {
       {{"--memory-reserve", "1GiB"}, "--memory-reserve: is of GPUs"},
       {{"--device", "tpu"}, "not a device"},
       {{"--coordinator", "nowhere"}, "not HOST:PORT"},
+      {{"--coordinator", "unix:here"}, "--coordinator: \"unix:here\" is not unix:/PATH"},
       {{"--coordinator", "192.0.2.1:7070"}, "add --insecure"},
+      {{"--coordinator", "127.0.0.1:7070"}, "`taccctl up` starts workers and a coordinator that only you can reach"},
       {{"--advertise", "192.0.2.1"}, "add --insecure"},
       {{"--metrics-listen", "0.0.0.0:1"}, "add --insecure"},
       {{"--memory", "4 gigs"}, "--memory: \"4 gigs\" is not a size"},
       {{"--memory", "0"}, "--memory: \"0\" is not a size"},
       {{"--threads", "0"}, "--threads"},
+      {{"--rank-memory", "4 gigs"}, "--rank-memory: \"4 gigs\" is not a size"},
+      {{"--rank-memory", "1GiB", "--memory", "2GiB"}, "--rank-memory 1GiB is less than --memory 2GiB"},
+      {{"--rank-processes", "0"}, "--rank-processes"},
+      {{"--rank-processes", "10", "--threads", "2"}, "a rank with 2 threads to compute may have 66"},
+      {{"--op-library", "ops.so"}, "--op-library \"ops.so\": not an absolute path"},
+      {{"--op-library", "/no/such/ops.so"}, "--op-library \"/no/such/ops.so\": cannot be found: No such file"},
+      {{"--op-library", "/usr"}, "--op-library \"/usr\": not a regular file"},
+      {{"--op-library", Path("open.so")}, "everybody may write there; run chmod go-w "},
+      {{"--op-library", Path("none.so"), "--state-dir", Path("state")}, "none.so: file too short"},
       {{"--name", "a/b"}, "--name a/b"},
       {{"--state-dir", "/proc/nothing"}, "state directory /proc/nothing"},
       {{"--exit-with-parent-fd", "77"}, "not an open file descriptor"},
+      {{"--take-over-fd", "77"}, "--take-over-fd 77: not open"},
+      {{"--take-over-fd", "0"}, "--take-over-fd 0: cannot be read"},
   };
-  for (const auto& [arguments, words] : cases) {
+  for (auto [arguments, words] : cases) {
+    if (arguments[0] != "--coordinator")
+      arguments.insert(arguments.end(), {"--coordinator", "unix:" + Path("coordinator.sock")});
     Start(arguments);
     EXPECT_EQ(UntilEnded().exit_code, 2) << arguments[0];
     EXPECT_EQ(out_, "");
@@ -154,7 +198,7 @@ TEST_F(BinaryTest, BadOptionsAreOneLineAndExitCodeTwo) {
 
 TEST_F(BinaryTest, AGpuIsRegisteredWithWhatIsFreeAndItsTablePeak) {
   Start({"--coordinator", coordinator_.address(), "--device", "cuda:0", "--advertise", "127.0.0.1", "--state-dir",
-         Path("state"), "--exit-with-parent-fd", "0"});
+         Path("state"), "--exit-with-parent-fd", "0", "--insecure"});
   Until("attached", [this] { return absl::StartsWith(out_, "attached "); });
   EXPECT_THAT(out_, HasSubstr("-cuda-0\n"));
   const v1::DeviceProfile device = coordinator_.registrations().at(0).device();
@@ -170,9 +214,36 @@ TEST_F(BinaryTest, AGpuIsRegisteredWithWhatIsFreeAndItsTablePeak) {
   EXPECT_EQ(UntilEnded().exit_code, 0);
 }
 
+TEST_F(BinaryTest, WhatIsOpenAtAPortIsSaid) {
+  const auto warnings = [this](const std::vector<std::string>& more) {
+    TestDirectory::Write(Path("tacc-rank"), "#!/bin/sh\nexit 4\n");  // Nothing more is wanted than its start.
+    std::vector<std::string> arguments = {"--state-dir", Path("state"), "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    Start(arguments);
+    EXPECT_EQ(UntilEnded().exit_code, 1) << err_;
+    return err_;
+  };
+  const std::string port = coordinator_.address(), socket = "unix:" + Path("coordinator.sock");
+  const auto has_open_paths =
+      HasSubstr(absl::StrCat("--coordinator ", port, ": without --allow-path files of jobs may"));
+  const auto has_root = HasSubstr("ranks run as root; --rank-user NAME starts them as another user");
+  const bool is_root = geteuid() == 0;
+  const std::string open = warnings({"--coordinator", port, "--insecure"});
+  EXPECT_THAT(open, has_open_paths);
+  EXPECT_THAT(open, HasSubstr("--allow-path DIR for each folder"));
+  EXPECT_THAT(open, HasSubstr("or --allow-path / if that is meant"));
+  EXPECT_EQ(testing::Matches(has_root)(open), is_root);
+  const std::string meant = warnings({"--coordinator", port, "--insecure", "--allow-path", "/"});
+  EXPECT_THAT(meant, Not(has_open_paths));
+  EXPECT_EQ(testing::Matches(has_root)(meant), is_root);
+  const std::string own = warnings({"--coordinator", socket});
+  EXPECT_THAT(own, Not(has_open_paths));
+  EXPECT_THAT(own, Not(has_root)) << "a service of one user";
+}
+
 TEST_F(BinaryTest, AProbeThatFailsIsAnError) {
   TestDirectory::Write(Path("tacc-rank"), "#!/bin/sh\necho no luck >&2\nexit 4\n");
-  Start({"--coordinator", coordinator_.address(), "--state-dir", Path("state"), "--threads", "1"});
+  Start({"--coordinator", coordinator_.address(), "--insecure", "--state-dir", Path("state"), "--threads", "1"});
   EXPECT_EQ(UntilEnded().exit_code, 1);
   EXPECT_THAT(err_, HasSubstr("tacc-rank --probe ended with exit code 4: no luck"));
 }
@@ -184,6 +255,59 @@ TEST_F(BinaryTest, SigtermKillsTheRankAndEndsWithZero) {
   EXPECT_EQ(UntilEnded().exit_code, 0);
   EXPECT_FALSE(IsAlive(rank));
   EXPECT_EQ(out_, "attached w0\n");
+}
+
+TEST_F(BinaryTest, Sigusr2PutsAnotherInItsPlaceBesideItsRank) {
+  // As a package does: the file is another one from now on.
+  const auto install = [this](const std::string& program) {
+    TestDirectory::Write(Path("new"), program);
+    chmod(Path("new").c_str(), 0755);
+    ASSERT_EQ(rename(Path("new").c_str(), Path("tacc-worker").c_str()), 0);
+  };
+  StartNormally();
+  const pid_t rank = StartRank(1);
+  const pid_t daemon = worker_->pid();
+  for (const size_t registrations : {2, 3}) {
+    install(TestDirectory::Read(Path("tacc-worker")));
+    kill(daemon, SIGUSR2);
+    Until("another registration", [&, this] { return coordinator_.registrations().size() == registrations; });
+    EXPECT_EQ(coordinator_.registrations().back().instance(), coordinator_.registrations()[0].instance());
+  }
+  EXPECT_TRUE(IsAlive(rank));
+  EXPECT_EQ(std::filesystem::read_symlink(absl::StrCat("/proc/", daemon, "/exe")), Path("tacc-worker"));
+  install("#!/bin/sh\necho no luck\n");
+  kill(daemon, SIGUSR2);
+  Until("its refusal", [this] { return absl::StrContains(err_, "not replaced, and goes on: "); });
+  EXPECT_TRUE(IsAlive(rank));
+  install("#!/bin/sh\nrm \"$0\"\necho takes over from format 1\n");  // It is gone before it is run.
+  kill(daemon, SIGUSR2);
+  Until("another registration", [this] { return coordinator_.registrations().size() == 4; });
+  EXPECT_THAT(err_, HasSubstr(absl::StrCat("not replaced, and goes on: ", Path("tacc-worker"))));
+  EXPECT_TRUE(IsAlive(rank));
+  worker_->CloseStdin();  // What it was started with still holds: --exit-with-parent-fd 0.
+  EXPECT_EQ(UntilEnded().exit_code, 0);
+  EXPECT_FALSE(IsAlive(rank));
+}
+
+TEST_F(BinaryTest, RanksAreGivenLibrariesOfOperatorsAlsoByTheNextProgram) {
+  const std::string library = std::filesystem::canonical(directory_.path()).string() + "/ops.so";
+  TestDirectory::Write(library, "registers");
+  chmod(library.c_str(), 0644);
+  StartNormally({"--op-library", library});
+  EXPECT_THAT(err_, HasSubstr("--op-library: ranks can compute operators of torchvision (2 operators)"));
+  const std::string given = absl::StrCat(" --op-library ", library, "\n");
+  StartRank(1);
+  EXPECT_THAT(TestDirectory::Read(Path("arguments")), HasSubstr(given));
+  kill(worker_->pid(), SIGUSR2);
+  Until("another registration", [this] { return coordinator_.registrations().size() == 2; });
+  StartRank(2);
+  EXPECT_THAT(TestDirectory::Read(Path("arguments")), HasSubstr(given));
+  // One that others have been let change since is not taken over.
+  chmod(library.c_str(), 0666);
+  kill(worker_->pid(), SIGUSR2);
+  Until("the refusal", [this] { return absl::StrContains(err_, "everybody may write there"); });
+  kill(worker_->pid(), SIGTERM);
+  EXPECT_EQ(UntilEnded().exit_code, 0);
 }
 
 TEST_F(BinaryTest, EndsWithItsParentEvenWithoutACoordinator) {
@@ -220,7 +344,7 @@ TEST_F(BinaryTest, AKilledDaemonsRankDiesAndTheNextDaemonTakesOver) {
 TEST_F(BinaryTest, ASecondDaemonInTheSameDirectoryIsRefused) {
   StartNormally();
   std::unique_ptr<ChildProcess> first = std::move(worker_);
-  Start({"--coordinator", coordinator_.address(), "--state-dir", Path("state")});
+  Start({"--coordinator", coordinator_.address(), "--insecure", "--state-dir", Path("state")});
   EXPECT_EQ(UntilEnded().exit_code, 2);
   EXPECT_THAT(err_, HasSubstr("is used by another daemon"));
 }
@@ -228,7 +352,7 @@ TEST_F(BinaryTest, ASecondDaemonInTheSameDirectoryIsRefused) {
 TEST_F(BinaryTest, AnotherVersionIsRefusedInTheCoordinatorsWords) {
   coordinator_.Refuse(
       grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "worker w0 is version 0.1.0, this coordinator is 9"));
-  Start({"--coordinator", coordinator_.address(), "--state-dir", Path("state"), "--name", "w0"});
+  Start({"--coordinator", coordinator_.address(), "--insecure", "--state-dir", Path("state"), "--name", "w0"});
   EXPECT_EQ(UntilEnded().exit_code, 2);
   EXPECT_EQ(out_, "");
   EXPECT_THAT(err_, HasSubstr("error: worker w0 is version 0.1.0, this coordinator is 9\n"));

@@ -136,7 +136,7 @@ class AttachStream : public grpc::ClientBidiReactor<v1::AttachRequest, v1::Attac
   absl::Notification done_notification_;
 };
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const identity::Tls& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(kFirstBackoffSeconds * 1000));
@@ -146,11 +146,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kSilenceMillis);
   // Loopback and cluster addresses are dialled directly, whatever proxy the environment names for the web.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return identity::MakeChannel(address, tls, std::move(arguments));
 }
 
 bool IsFinal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kFailedPrecondition || status.code() == absl::StatusCode::kInvalidArgument;
+  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status);
 }
 
 }  // namespace
@@ -168,10 +168,10 @@ struct CoordinatorLink::Impl {
   double backoff = kFirstBackoffSeconds;
 };
 
-CoordinatorLink::CoordinatorLink(const std::string& address, std::function<void()> wake)
+CoordinatorLink::CoordinatorLink(const std::string& address, const identity::Tls& tls, std::function<void()> wake)
     : impl_(std::make_unique<Impl>()) {
   impl_->wake = std::move(wake);
-  impl_->stub = v1::WorkerService::NewStub(MakeChannel(address));
+  impl_->stub = v1::WorkerService::NewStub(MakeChannel(address, tls));
 }
 
 CoordinatorLink::~CoordinatorLink() {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "identity/credentials.h"
 #include "tacc/v1/worker.pb.h"
 
 namespace tacc::worker {
@@ -29,8 +30,8 @@ class CoordinatorLink {
     absl::Status status;
   };
 
-  // `address` is HOST:PORT. gRPC's threads call `wake` whenever Poll has something to do.
-  CoordinatorLink(const std::string& address, std::function<void()> wake);
+  // `address` is HOST:PORT or unix:PATH. gRPC's threads call `wake` whenever Poll has something to do.
+  CoordinatorLink(const std::string& address, const identity::Tls& tls, std::function<void()> wake);
   // Ends the stream; waits for gRPC to let go of it.
   ~CoordinatorLink();
   CoordinatorLink(const CoordinatorLink&) = delete;

@@ -2,22 +2,21 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "machine/clock.h"
 #include "nlohmann/json.hpp"
 #include "protocol/attach_protocol.h"
 #include "text/utf8.h"
-#include "worker/daemon/answers/checkpoint_paths.h"
+#include "worker/daemon/answers/path_answers.h"
 #include "worker/daemon/answers/path_thread.h"
 #include "worker/daemon/answers/upload_cache.h"
 #include "worker/daemon/coordinator_link.h"
@@ -39,16 +38,7 @@ constexpr double kLogFlushSeconds = 0.2;
 constexpr double kLongestTickSeconds = 1;
 // A process that has closed its pipes is about to be reaped.
 constexpr double kReapSeconds = 0.005;
-// Network file systems show a new file to other hosts after up to a few seconds.
-constexpr double kPathPatienceSeconds = 5;
 constexpr double kMaxLoopSilenceSeconds = 10;
-// A question about paths is answered by then, with an upload that is still on its way.
-constexpr double kUploadPatienceSeconds = 5;
-
-std::string RandomInstance() {
-  std::random_device device;
-  return absl::StrFormat("%08x%08x", device(), device());
-}
 
 class Daemon {
  public:
@@ -58,18 +48,31 @@ class Daemon {
         logger_(logger),
         run_log_(run_log),
         metrics_(metrics),
-        instance_(RandomInstance()),
+        instance_(NewInstance()),
         device_(options.device),
         supervisor_({}),
         uploads_(UploadOptions(options)),
         host_(WithUploads(options.place, &uploads_), options.start_process, state, &supervisor_, rank_log, run_log),
-        link_(options.coordinator, [this] { inbox_.Post({}); }) {
+        link_(options.coordinator, options.tls, [this] { inbox_.Post({}); }) {
     host_.OnFetch([this](const std::string& id) { FetchForRank(id); });
   }
 
   ~Daemon() { is_ending_ = true; }
 
-  absl::Status Run() {
+  // What `handed` says was this device's until now. Errors: as RunDaemon.
+  absl::Status TakeOver(const nlohmann::json& handed) {
+    try {
+      handed.at("instance").get_to(instance_);
+      handed.at("trouble").get_to(trouble_);
+      supervisor_.TakeOver(handed.at("supervisor"));
+      return host_.TakeOver(handed.at("rank"));
+    } catch (const nlohmann::json::exception& error) {
+      return absl::InvalidArgumentError(absl::StrCat("what was handed over cannot be read: ", error.what()));
+    }
+  }
+
+  // `handed` is set when it ends because another takes its place.
+  absl::Status Run(nlohmann::json* handed) {
     while (!IsOver()) {
       Wait();
       const double now = SteadySeconds();
@@ -78,6 +81,10 @@ class Daemon {
       WatchLog();
       WatchEnd(now);
       WatchDevice(now);
+      if (CanBeReplaced(now)) {
+        *handed = HandOver();
+        return absl::OkStatus();
+      }
       TakeAnswers(now);
       for (CoordinatorLink::Event& event : link_.Poll(now, [this] { return Registration(); })) Handle(std::move(event));
       supervisor_.FlushLogs(WallSeconds());
@@ -98,11 +105,11 @@ class Daemon {
   };
 
   static UploadCache::Options UploadOptions(const DaemonOptions& options) {
-    UploadCache::Options of;
-    of.coordinator = options.coordinator;
-    of.directory = options.upload_dir;
-    of.limits.max_bytes = options.max_upload_bytes;
-    return of;
+    return {.coordinator = options.coordinator,
+            .tls = options.tls,
+            .directory = options.upload_dir,
+            .limits = {.max_bytes = options.max_upload_bytes},
+            .user = options.place.confinement.user};
   }
 
   static RankPlace WithUploads(RankPlace place, const UploadCache* uploads) {
@@ -127,6 +134,28 @@ class Daemon {
     });
   }
 
+  // True once, when another is to take this one's place and can.
+  bool CanBeReplaced(double now) {
+    const bool is_quiet =
+        supervisor_.CanHandOver() && !host_.IsEnding() && paths_.IsIdle() && looks_.IsIdle() && fetches_.IsIdle();
+    if (!is_to_be_replaced_ || IsStopping() || !is_quiet) return false;
+    is_to_be_replaced_ = false;
+    TakeAnswers(now);  // For the rank: nothing more comes from those threads.
+    const absl::Status status = options_.check_replacement();
+    if (!status.ok()) logger_->error("not replaced, and goes on: {}", std::string(status.message()));
+    return status.ok();
+  }
+
+  nlohmann::json HandOver() {
+    logger_->info("another takes this one's place{}",
+                  supervisor_.running().has_value() ? absl::StrCat(", with ", supervisor_.running()->Text()) : "");
+    return {{"instance", instance_},
+            {"trouble", trouble_},
+            {"device", device_.SerializeAsString()},
+            {"supervisor", supervisor_.HandOver()},
+            {"rank", host_.HandOver()}};
+  }
+
   bool IsStopping() const { return stop_at_.has_value(); }
 
   bool IsOver() const {
@@ -142,6 +171,8 @@ class Daemon {
     if (link_.IsRegistered()) wait = std::min(wait, next_heartbeat_ - now);
     std::vector<pollfd> descriptors = host_.PollDescriptors();
     descriptors.push_back({inbox_.fd(), POLLIN, 0});
+    const size_t replace = descriptors.size();
+    descriptors.push_back({options_.replace_descriptor, POLLIN, 0});  // -1 is never readable.
     const size_t first_end = descriptors.size();
     if (!IsStopping()) {
       for (int fd : options_.end_descriptors) descriptors.push_back({fd, POLLIN, 0});
@@ -149,6 +180,9 @@ class Daemon {
     // Rounded up: waking a moment too early would turn in vain.
     const int timeout_millis = static_cast<int>(std::max(0.0, wait) * 1000) + 1;
     if (poll(descriptors.data(), descriptors.size(), timeout_millis) < 0) return;
+    char buffer[1024];  // More requests are one.
+    if (descriptors[replace].revents != 0 && read(options_.replace_descriptor, buffer, sizeof(buffer)) > 0)
+      is_to_be_replaced_ = true;
     for (size_t i = first_end; i < descriptors.size(); ++i) {
       if (descriptors[i].revents != 0 && !IsStopping()) Stop("asked to end", absl::OkStatus());
     }
@@ -262,12 +296,6 @@ class Daemon {
     answers_.push_back(std::move(message));
   }
 
-  // Of a job's rank, which is about to start.
-  absl::Status UploadFor(const std::string& id) {
-    uploads_.Fetch(id);
-    return uploads_.Hold(id, kUploadPatienceSeconds);
-  }
-
   void TakeAnswers(double now) {
     for (Letter& letter : inbox_.Take()) {
       if (letter.device.has_value()) TakeLook(*letter.device, now);
@@ -277,13 +305,6 @@ class Daemon {
       if (letter.answer.has_value() && letter.registration == num_registrations_)
         answers_.push_back(*std::move(letter.answer));
     }
-  }
-
-  void Ask(std::function<v1::AttachRequest()> question) {
-    const uint64_t registration = num_registrations_;
-    paths_.Run([this, registration, question = std::move(question)] {
-      if (registration == num_registrations_) inbox_.Post({registration, question(), absl::nullopt, absl::nullopt});
-    });
   }
 
   void Handle(CoordinatorLink::Event event) {
@@ -298,7 +319,9 @@ class Daemon {
             event.response.registered().heartbeat_seconds() > 0 ? event.response.registered().heartbeat_seconds() : 1;
         next_heartbeat_ = SteadySeconds();
         last_trouble_.clear();
-        logger_->info("registered with the coordinator at {} as {}", options_.coordinator, options_.name);
+        // What the one before had other than now depends on it. A coordinator of protocol 1 says none.
+        logger_->info("registered with the coordinator at {} as {}, by protocol {}", options_.coordinator,
+                      options_.name, std::max(event.response.registered().protocol(), 1));
         if (num_registrations_ == 1 && options_.on_attached) options_.on_attached();
         break;
       case CoordinatorLink::Event::Kind::kDisconnected: {
@@ -341,35 +364,21 @@ class Daemon {
       case v1::AttachResponse::kAck:
         supervisor_.reports().Acknowledge(FromRankId(message.ack().id()), message.ack().sequence());
         break;
-      case v1::AttachResponse::kCheckPaths:
-        Ask([this, request = message.check_paths()] {
-          v1::AttachRequest answer;
-          *answer.mutable_check_paths_result() =
-              CheckPaths(request, {kPathPatienceSeconds, options_.coordinator, &writers_, &SteadySeconds,
-                                   [this](const std::string& id) { return UploadFor(id); }});
-          return answer;
-        });
-        break;
       case v1::AttachResponse::kFetchUpload:
         uploads_.Fetch(message.fetch_upload().id());
         break;
+      case v1::AttachResponse::kCheckPaths:
       case v1::AttachResponse::kDeleteCheckpoints:
-        Ask([request = message.delete_checkpoints()] {
-          v1::AttachRequest answer;
-          *answer.mutable_delete_checkpoints_result() = DeleteCheckpoints(request);
-          return answer;
-        });
-        break;
       case v1::AttachResponse::kWriteReport:
-        Ask([request = message.write_report()] {
-          v1::AttachRequest answer;
-          *answer.mutable_write_report_result() = WriteReport(request);
-          return answer;
-        });
+      case v1::AttachResponse::kLeaveFolder: {
+        const uint64_t registration = num_registrations_;
+        paths_.Take(
+            message, [this, registration] { return registration == num_registrations_; },
+            [this, registration](v1::AttachRequest answer) {
+              inbox_.Post({registration, std::move(answer), absl::nullopt, absl::nullopt});
+            });
         break;
-      case v1::AttachResponse::kLeaveFolder:
-        paths_.Run([request = message.leave_folder()] { LeaveFolder(request); });
-        break;
+      }
       case v1::AttachResponse::kRegistered:  // Handled as its own kind of event.
       case v1::AttachResponse::MESSAGE_NOT_SET:
         break;
@@ -397,17 +406,8 @@ class Daemon {
   v1::Heartbeat HeartbeatNow(double now) {
     v1::Heartbeat heartbeat;
     const absl::optional<RankHost::Sample> sample = host_.TakeSample(awake_.At(now));
-    if (!sample.has_value() || !supervisor_.running().has_value()) return heartbeat;
-    v1::RankSample* out = heartbeat.mutable_sample();
-    *out->mutable_id() = ToRankId(*supervisor_.running());
-    out->set_step(sample->status.step + 1);
-    out->set_call(static_cast<int32_t>(sample->status.call));
-    out->set_node(static_cast<int32_t>(sample->status.node));
-    const Activity activity = sample->status.activity;
-    out->set_waits_for_ranks(activity == Activity::kInCollective || activity == Activity::kMeeting);
-    out->set_activity(ActivityText(activity));
-    out->set_still_seconds(sample->still_seconds);
-    out->set_peak_memory_bytes(sample->peak_memory_bytes);
+    if (sample.has_value() && supervisor_.running().has_value())
+      *heartbeat.mutable_sample() = ToRankSample(*supervisor_.running(), *sample);
     return heartbeat;
   }
 
@@ -442,7 +442,7 @@ class Daemon {
   spdlog::logger* const logger_;
   RunLog* const run_log_;
   MetricsServer* const metrics_;
-  const std::string instance_;
+  std::string instance_;
   v1::DeviceProfile device_;  // As last looked at.
   std::string trouble_;       // Why no rank can run on it; empty: one can.
   bool is_looking_ = false;
@@ -459,24 +459,25 @@ class Daemon {
   double next_publish_ = 0;
   std::deque<v1::AttachRequest> answers_;
   std::string last_trouble_;
+  bool is_to_be_replaced_ = false;
   absl::optional<double> stop_at_;  // Steady seconds at which the end began.
   absl::Status result_;
-  WriterWatch writers_;  // Of the thread of paths_.
   Inbox<Letter> inbox_;
   // After the inbox: they post into it until they are destroyed.
   CoordinatorLink link_;
   std::atomic<bool> is_ending_ = false;
-  PathThread paths_;
+  PathAnswers paths_{&options_.place.confinement, &options_.coordinator, &uploads_, logger_};
   PathThread looks_;
   PathThread fetches_;
 };
 
 }  // namespace
 
-absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger) {
+absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger,
+                       nlohmann::json* handed) {
   absl::StatusOr<std::unique_ptr<RotatingLog>> rank_log = RotatingLog::Open(state->LogPath(), kMaxLogBytes);
   if (!rank_log.ok()) return rank_log.status();
-  RunLog run_log(options.run_log);
+  RunLog run_log(options.run_log, options.place.confinement);
   std::unique_ptr<MetricsServer> metrics;
   if (!options.metrics_listen.empty()) {
     absl::StatusOr<std::unique_ptr<MetricsServer>> started =
@@ -485,7 +486,14 @@ absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdl
     metrics = *std::move(started);
     logger->info("metrics at http://{}/metrics", metrics->address());
   }
-  return Daemon(options, state, logger, rank_log->get(), &run_log, metrics.get()).Run();
+  Daemon daemon(options, state, logger, rank_log->get(), &run_log, metrics.get());
+  nlohmann::json nothing;
+  if (handed == nullptr) handed = &nothing;
+  if (!handed->is_null()) {
+    if (absl::Status status = daemon.TakeOver(*handed); !status.ok()) return status;
+    *handed = nullptr;
+  }
+  return daemon.Run(handed);
 }
 
 }  // namespace tacc::worker

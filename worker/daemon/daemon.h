@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "identity/credentials.h"
+#include "nlohmann/json_fwd.hpp"
 #include "spdlog/logger.h"
 #include "tacc/v1/worker.pb.h"
 #include "worker/daemon/host/rank_host.h"
@@ -19,7 +21,8 @@ namespace tacc::worker {
 
 struct DaemonOptions {
   std::string version;
-  std::string coordinator;  // HOST:PORT.
+  std::string coordinator;  // HOST:PORT or unix:PATH.
+  identity::Tls tls;        // To it.
   std::string name;
   std::string metrics_listen;    // HOST:PORT; empty: no metrics.
   std::string upload_dir;        // Where this machine keeps what it fetches of uploads.
@@ -33,6 +36,10 @@ struct DaemonOptions {
   double look_again_seconds = 30;
   // The daemon ends when one of these descriptors is readable or at its end of file.
   std::vector<int> end_descriptors;
+  // Readable: another program is to take the daemon's place, as soon as nothing is under way that it could not go on
+  // with. -1: none ever does.
+  int replace_descriptor = -1;
+  std::function<absl::Status()> check_replacement;   // Whether that program can; asked before, on the loop's thread.
   StartProcess start_process = ChildProcess::Start;  // For ranks.
   // How long a rank that has said `failed` may take to end by itself: it may be writing a checkpoint.
   double last_words_seconds = 600;
@@ -50,7 +57,12 @@ struct DaemonOptions {
 // Runs on this thread until an end descriptor says so and returns OK, with the rank killed and reaped. `state` and
 // `logger` must outlive the call. Errors: FailedPrecondition or InvalidArgument, in the coordinator's words, when it
 // refuses this daemon; FailedPrecondition when metrics_listen cannot be used.
-absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger);
+//
+// `handed` is what another daemon in this process has handed over, of which this one takes the place: null at the start
+// of a first one. When the call returns OK it is what this one hands over, with the rank running on; null: it has
+// ended. InvalidArgument: it cannot be read.
+absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger,
+                       nlohmann::json* handed = nullptr);
 
 }  // namespace tacc::worker
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,22 +12,35 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "confinement/cgroup.h"
+#include "confinement/confine.h"
+#include "confinement/trusted_file.h"
+#include "identity/folder.h"
+#include "machine/core_files.h"
 #include "machine/device_name.h"
 #include "machine/device_peaks.h"
 #include "machine/exit_code.h"
+#include "machine/loopback.h"
 #include "machine/machine.h"
+#include "machine/unix_socket.h"
+#include "nlohmann/json.hpp"
+#include "protocol/attach_protocol.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "worker/daemon/answers/device_probe.h"
+#include "worker/daemon/answers/op_libraries.h"
 #include "worker/daemon/daemon.h"
+#include "worker/daemon/flags.h"
 #include "worker/daemon/host/state_directory.h"
 #include "worker/daemon/network_address.h"
+#include "worker/daemon/replacement.h"
 
 namespace tacc::worker {
 namespace {
@@ -35,23 +49,10 @@ namespace {
 constexpr double kMemoryShare = 0.9;
 // How long a rank of a killed daemon may take to end by itself.
 constexpr double kOldRankSeconds = 3;
-constexpr size_t kMaxNameBytes = 128;
-
-struct Flags {
-  std::string coordinator = "127.0.0.1:7070";
-  std::string device = "cpu";
-  int threads = 0;
-  std::string memory;
-  std::string memory_reserve;
-  std::string max_uploads;
-  int64_t gpu_reserve_bytes = kGpuReserveBytes;
-  std::string advertise;
-  std::string state_dir;
-  std::string metrics_listen;
-  std::string name;
-  bool insecure = false;
-  int parent_fd = -1;
-};
+// What a rank may have beside the threads that compute: those of Gloo or CUDA and NCCL, of its data and checkpoints.
+constexpr int64_t kOtherRankThreads = 64;
+// Where ranks listen for one another whose coordinator takes processes of this machine alone.
+constexpr char kOwnMachine[] = "127.0.0.1";
 
 int Fail(int code, const absl::Status& status) {
   std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
@@ -63,16 +64,32 @@ absl::Status CheckDevice(const std::string& device) {
   return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not a device; write ", kDeviceNames));
 }
 
-// Loopback, or --insecure; warns of the latter.
-absl::Status CheckExposed(const char* flag, const std::string& value, const std::string& host, const Flags& flags,
-                          spdlog::logger* logger) {
+// Loopback, or --insecure; warns of the latter. `traffic` is what goes there.
+absl::Status CheckExposed(const char* flag, const std::string& value, const std::string& host, const char* traffic,
+                          const Flags& flags, spdlog::logger* logger) {
   if (IsLoopback(host)) return absl::OkStatus();
   if (!flags.insecure) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " ", value, ": not a loopback address, and traffic is neither encrypted nor authenticated; ",
-                     "add --insecure on a network that you trust"));
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", value, ": not a loopback address, and ", traffic,
+                                                   " is neither encrypted nor authenticated; ",
+                                                   "add --insecure on a network that you trust"));
   }
-  logger->warn("{} {}: traffic is neither encrypted nor authenticated (--insecure)", flag, value);
+  logger->warn("{} {}: {} is neither encrypted nor authenticated (--insecure)", flag, value, traffic);
+  return absl::OkStatus();
+}
+
+// A coordinator at a port is trusted by its certificate, or because --insecure says so; warns of the latter. On
+// loopback as well: any user may have that port.
+absl::Status CheckPort(const Flags& flags, spdlog::logger* logger) {
+  if (!flags.tls.folder.empty()) return absl::OkStatus();
+  constexpr char kDanger[] =
+      "who has that port gives this worker jobs, and traffic is neither encrypted nor authenticated";
+  if (!flags.insecure) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator ", flags.coordinator, ": ", kDanger,
+                     "; `taccctl up` starts workers and a coordinator that only you can reach; for others give ",
+                     "--tls-dir, which `tacc-coordinator init` makes; or add --insecure if you trust who has it"));
+  }
+  logger->warn("--coordinator {}: {} (--insecure)", flags.coordinator, kDanger);
   return absl::OkStatus();
 }
 
@@ -91,11 +108,23 @@ absl::StatusOr<std::string> DefaultStateDir(const std::string& name) {
 }
 
 absl::Status CheckName(const std::string& name) {
-  const bool is_plain =
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == std::string::npos;
-  if (!name.empty() && name.size() <= kMaxNameBytes && is_plain && name != "." && name != "..") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--name ", name, ": a name is at most ", kMaxNameBytes,
+  if (protocol::IsWorkerName(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--name ", name, ": a name is at most ", protocol::kMaxWorkerNameBytes,
                                                  " letters, digits, dots, dashes and underscores"));
+}
+
+// Checks --tls-dir; the worker's name follows from the certificate's, or must be one that it speaks for.
+absl::Status SetIdentity(Flags* flags) {
+  if (flags->tls.folder.empty()) return absl::OkStatus();
+  flags->tls.folder = std::filesystem::absolute(flags->tls.folder);
+  const absl::StatusOr<identity::Principal> self = identity::CheckFolder(flags->tls.folder, std::time(nullptr));
+  if (!self.ok()) return absl::InvalidArgumentError(absl::StrCat("--tls-dir: ", self.status().message()));
+  if (flags->name.empty())
+    flags->name = absl::StrReplaceAll(absl::StrCat(self->name, ".", flags->device), {{":", "-"}});
+  if (identity::IsWorker(*self, flags->name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--tls-dir ", flags->tls.folder, " is of ", identity::Describe(*self),
+                                                 ", which cannot be worker ", flags->name, ": worker NAME's may be ",
+                                                 "NAME and NAME.ANYTHING"));
 }
 
 absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
@@ -104,11 +133,28 @@ absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
   return bytes;
 }
 
+// What the kernel holds a rank to, of which `num_threads` compute.
+absl::Status SetRankLimits(int num_threads, Flags* flags) {
+  CgroupLimits& limits = flags->rank_limits;
+  if (const int64_t least = num_threads + kOtherRankThreads; limits.num_processes > 0 && limits.num_processes < least) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank-processes ", limits.num_processes, ": a rank with ",
+                                                   num_threads, " threads to compute may have ", least,
+                                                   " in all; give at least that"));
+  }
+  if (flags->rank_memory.empty()) return absl::OkStatus();
+  const absl::StatusOr<int64_t> memory = Size("--rank-memory", flags->rank_memory);
+  if (!memory.ok()) return memory.status();
+  limits.memory_bytes = *memory;
+  return absl::OkStatus();
+}
+
 // What --memory and --memory-reserve say; of a GPU what is free decides, when it has been looked at.
 absl::Status SetMemory(const LocalMachine& machine, Flags* flags, DaemonOptions* options) {
   const bool is_gpu = IsGpu(flags->device);
+  const int64_t limit_bytes = flags->rank_limits.memory_bytes;
   if (!is_gpu) {
-    options->place.memory_bytes = static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kMemoryShare);
+    const int64_t most = limit_bytes > 0 ? std::min(limit_bytes, machine.memory_bytes) : machine.memory_bytes;
+    options->place.memory_bytes = static_cast<int64_t>(static_cast<double>(most) * kMemoryShare);
   }
   if (!flags->memory.empty()) {
     const absl::StatusOr<int64_t> memory = Size("--memory", flags->memory);
@@ -122,6 +168,10 @@ absl::Status SetMemory(const LocalMachine& machine, Flags* flags, DaemonOptions*
     flags->gpu_reserve_bytes = *reserve;
   }
   if (!is_gpu && options->place.memory_bytes <= 0) return absl::InvalidArgumentError("--memory: must be more than 0");
+  if (!is_gpu && limit_bytes > 0 && options->place.memory_bytes > limit_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank-memory ", flags->rank_memory, " is less than --memory ",
+                                                   flags->memory, ", which a rank may fill; give it more than that"));
+  }
   return absl::OkStatus();
 }
 
@@ -151,34 +201,121 @@ absl::Status TakeGpu(const Flags& flags, const ProbeRequest& probe, DaemonOption
   return absl::OkStatus();
 }
 
+// Checks where the coordinator is, and fills in the address that this worker has towards it.
+absl::Status CheckCoordinator(Flags* flags, spdlog::logger* logger) {
+  if (IsUnixAddress(flags->coordinator)) {
+    if (!flags->tls.folder.empty())
+      return absl::InvalidArgumentError("--tls-dir: a Unix socket asks for the user alone; give it without");
+    if (flags->advertise.empty()) flags->advertise = kOwnMachine;
+    const absl::Status status = UnixSocketPath(flags->coordinator).status();
+    return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("--coordinator: ", status.message()));
+  }
+  const absl::StatusOr<HostPort> coordinator = ParseHostPort(flags->coordinator);
+  if (!coordinator.ok() || coordinator->port == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--coordinator: \"", flags->coordinator,
+                                                   "\" is not HOST:PORT, for example 127.0.0.1:7070, nor unix:/PATH"));
+  }
+  if (absl::Status status = CheckPort(*flags, logger); !status.ok()) return status;
+  if (!flags->advertise.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> own = LocalAddressTowards(*coordinator);
+  if (!own.ok())
+    return absl::InvalidArgumentError(
+        absl::StrCat("--advertise: ", own.status().message(), "; give this machine's address"));
+  flags->advertise = *std::move(own);
+  return absl::OkStatus();
+}
+
+// To whom and to what ranks are confined, with the folder of uploads, which they read.
+absl::Status SetConfinement(const Flags& flags, spdlog::logger* logger, DaemonOptions* options) {
+  Confinement& confinement = options->place.confinement;
+  const bool is_at_port = !IsUnixAddress(flags.coordinator);
+  if (!flags.rank_user.empty()) {
+    if (geteuid() != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rank-user ", flags.rank_user, ": only root can start ranks as another user"));
+    }
+    absl::StatusOr<User> user = FindUser(flags.rank_user);
+    if (!user.ok()) return absl::InvalidArgumentError(absl::StrCat("--rank-user: ", user.status().message()));
+    options->upload_dir = absl::StrCat(user->home, "/.cache/tacc/uploads");
+    confinement.user = *std::move(user);
+  } else if (geteuid() == 0 && (is_at_port || !flags.allow_paths.empty())) {
+    logger->warn("ranks run as root; --rank-user NAME starts them as another user");
+  }
+  if (flags.allow_paths.empty()) {
+    if (is_at_port) {
+      logger->warn(
+          "--coordinator {}: without --allow-path files of jobs may be wherever the user of ranks may read and write; "
+          "give --allow-path DIR for each folder of models, data, checkpoints and exports, or --allow-path / if that "
+          "is meant",
+          flags.coordinator);
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> roots = RootsOfFlag("--allow-path", flags.allow_paths);
+  if (!roots.ok()) return roots.status();
+  confinement.paths = AllowedPaths(*std::move(roots), {options->upload_dir});
+  if (const std::string warning = Warning(confinement); !warning.empty()) logger->warn("{}", warning);
+  return absl::OkStatus();
+}
+
+// Who runs this worker says which code ranks may load.
+absl::Status SetOpLibraries(const Flags& flags, DaemonOptions* options) {
+  for (const std::string& library : flags.op_libraries) {
+    absl::StatusOr<std::string> file = TrustedFile(library);
+    if (!file.ok()) return absl::InvalidArgumentError(absl::StrCat("--op-library ", file.status().message()));
+    options->place.op_libraries.push_back(*std::move(file));
+  }
+  options->place.confinement.libraries = options->place.op_libraries;
+  return absl::OkStatus();
+}
+
+// Found out now rather than by the first job.
+absl::Status CheckOpLibraries(const DaemonOptions& options, double timeout_seconds, spdlog::logger* logger) {
+  if (options.place.op_libraries.empty()) return absl::OkStatus();
+  OpLibraryRequest request;
+  request.rank_path = options.place.rank_path;
+  request.files = options.place.op_libraries;
+  request.confinement = options.place.confinement;
+  request.end_descriptors = options.end_descriptors;
+  request.timeout_seconds = timeout_seconds;
+  const absl::StatusOr<std::vector<std::string>> operators = TryOpLibraries(request);
+  if (operators.ok()) logger->info("--op-library: ranks can compute operators of {}", InWords(*operators));
+  return operators.status();
+}
+
+// Found out now rather than by the first job.
+absl::Status TryConfinement(const Confinement& confinement, const std::string& upload_dir, StateDirectory* state) {
+  if (confinement.user.has_value()) {
+    if (absl::Status status = state->LetIn(*confinement.user); !status.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--state-dir: ", status.message()));
+  }
+  // Landlock lets a rank read a folder only if it is there when the rank starts.
+  absl::Status status = RunConfined({AllowedPaths(), confinement.user}, [&upload_dir] {
+    std::error_code ignored;  // Told by the first upload.
+    std::filesystem::create_directories(upload_dir, ignored);
+  });
+  status.Update(RunConfined(confinement, [] {}));
+  return status;
+}
+
 // Fills in what was not given and checks all of it.
 absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) {
   DaemonOptions options;
   options.version = TACC_VERSION;
   options.coordinator = flags->coordinator;
   if (absl::Status status = CheckDevice(flags->device); !status.ok()) return status;
-  const absl::StatusOr<HostPort> coordinator = ParseHostPort(flags->coordinator);
-  if (!coordinator.ok() || coordinator->port == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--coordinator: \"", flags->coordinator, "\" is not HOST:PORT, for example 127.0.0.1:7070"));
-  }
-  if (absl::Status status = CheckExposed("--coordinator", flags->coordinator, coordinator->host, *flags, logger);
-      !status.ok())
-    return status;
-  if (flags->advertise.empty()) {
-    absl::StatusOr<std::string> own = LocalAddressTowards(*coordinator);
-    if (!own.ok())
-      return absl::InvalidArgumentError(
-          absl::StrCat("--advertise: ", own.status().message(), "; give this machine's address"));
-    flags->advertise = *std::move(own);
-  }
-  if (absl::Status status = CheckExposed("--advertise", flags->advertise, flags->advertise, *flags, logger);
+  if (absl::Status status = SetIdentity(flags); !status.ok()) return status;
+  options.tls = flags->tls;
+  if (absl::Status status = CheckCoordinator(flags, logger); !status.ok()) return status;
+  const char* ranks = flags->tls.folder.empty() ? "traffic" : "traffic of ranks among themselves";
+  if (absl::Status status = CheckExposed("--advertise", flags->advertise, flags->advertise, ranks, *flags, logger);
       !status.ok())
     return status;
   if (!flags->metrics_listen.empty()) {
     const absl::StatusOr<HostPort> listen = ParseHostPort(flags->metrics_listen);
     if (!listen.ok()) return absl::InvalidArgumentError(absl::StrCat("--metrics-listen: ", listen.status().message()));
-    absl::Status status = CheckExposed("--metrics-listen", flags->metrics_listen, listen->host, *flags, logger);
+    absl::Status status =
+        CheckExposed("--metrics-listen", flags->metrics_listen, listen->host, "traffic", *flags, logger);
     if (!status.ok()) return status;
   }
   if (flags->name.empty())
@@ -191,6 +328,7 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
   }
   const LocalMachine machine = ThisMachine();
   options.place.num_threads = flags->threads != 0 ? flags->threads : machine.num_cpus;
+  if (absl::Status status = SetRankLimits(options.place.num_threads, flags); !status.ok()) return status;
   if (absl::Status status = SetMemory(machine, flags, &options); !status.ok()) return status;
   if (options.place.num_threads > machine.num_cpus) {
     logger->warn("--threads {}: only {} CPUs may be used here", options.place.num_threads, machine.num_cpus);
@@ -201,46 +339,21 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
     if (!most.ok()) return most.status();
     options.max_upload_bytes = *most;
   }
+  if (absl::Status status = SetConfinement(*flags, logger, &options); !status.ok()) return status;
+  if (absl::Status status = SetOpLibraries(*flags, &options); !status.ok()) return status;
   options.name = flags->name;
   options.metrics_listen = flags->metrics_listen;
   options.place.worker = flags->name;
   options.place.device = flags->device;
   options.place.advertise = flags->advertise;
+  options.place.interface = InterfaceOf(flags->advertise);
   return options;
 }
 
 int Main(int argc, char** argv, const std::string& rank_path) {
   Flags flags;
   CLI::App app("Runs ranks of training jobs on one device for a coordinator.", "tacc-worker");
-  app.set_version_flag("--version", "tacc-worker " TACC_VERSION);
-  app.add_option("--coordinator", flags.coordinator, "HOST:PORT of the coordinator")
-      ->envname("TACC_ADDRESS")
-      ->capture_default_str();
-  app.add_option("--device", flags.device, absl::StrCat("Device of this daemon: ", kDeviceNames))
-      ->capture_default_str();
-  app.add_option("--threads", flags.threads,
-                 "Threads of a rank; default: the CPUs that this process may use, of a GPU its part of them")
-      ->check(CLI::Range(1, 4096));
-  app.add_option(
-      "--memory", flags.memory,
-      "Memory of a rank, such as 4GiB; default: nine tenths of the machine's or the cgroup's limit; of a GPU "
-      "what is free less --memory-reserve");
-  app.add_option("--memory-reserve", flags.memory_reserve,
-                 "What of a GPU's free memory is left for CUDA and its libraries; default: 1GiB");
-  app.add_option("--advertise", flags.advertise,
-                 "Address at which ranks of other machines reach this one; default: that of the interface towards the "
-                 "coordinator");
-  app.add_option("--state-dir", flags.state_dir, "Directory of this daemon alone; default: ~/.local/state/tacc/NAME");
-  app.add_option(
-      "--max-uploads", flags.max_uploads,
-      "Room in ~/.cache/tacc for what clients have uploaded to the coordinator, such as 200GiB; default: half "
-      "of its file system");
-  app.add_option("--metrics-listen", flags.metrics_listen,
-                 "HOST:PORT for /metrics, /healthz and /readyz; default: none");
-  app.add_option("--name", flags.name, "Name of this worker, unique among the coordinator's; default: HOSTNAME-DEVICE");
-  app.add_flag("--insecure", flags.insecure, "Allow addresses that are not loopback; traffic is not encrypted");
-  app.add_option("--exit-with-parent-fd", flags.parent_fd, "End when this file descriptor reads end-of-file")
-      ->check(CLI::NonNegativeNumber);
+  AddFlags(&app, &flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
@@ -248,7 +361,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   } catch (const CLI::ParseError& error) {
     return Fail(kExitBadInput, absl::InvalidArgumentError(absl::StrCat(error.what(), "; see tacc-worker --help")));
   }
-  if (flags.parent_fd >= 0 && fcntl(flags.parent_fd, F_SETFD, FD_CLOEXEC) != 0) {
+  if (flags.parent_fd >= 0 && !flags.checks_take_over && fcntl(flags.parent_fd, F_SETFD, FD_CLOEXEC) != 0) {
     return Fail(kExitBadInput, absl::InvalidArgumentError(absl::StrCat("--exit-with-parent-fd ", flags.parent_fd,
                                                                        ": not an open file descriptor")));
   }
@@ -262,6 +375,10 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   sigaddset(&ending, SIGINT);
   sigprocmask(SIG_BLOCK, &ending, nullptr);
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+  sigset_t replacing;
+  sigemptyset(&replacing);
+  sigaddset(&replacing, SIGUSR2);
+  sigprocmask(SIG_BLOCK, &replacing, nullptr);
 
   spdlog::logger logger("tacc-worker", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
@@ -269,11 +386,42 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   absl::StatusOr<DaemonOptions> options = MakeOptions(&flags, &logger);
   if (!options.ok()) return Fail(kExitBadInput, options.status());
   options->place.rank_path = rank_path;
+  if (flags.checks_take_over) {
+    std::fputs(kTakesOver, stdout);
+    return 0;
+  }
   options->end_descriptors = {signal_fd};
+  options->replace_descriptor = signalfd(-1, &replacing, SFD_CLOEXEC | SFD_NONBLOCK);
+  const std::vector<std::string> command = OwnCommand(argc, argv);
+  options->check_replacement = [&command] { return CheckReplacement(command); };
   if (flags.parent_fd >= 0) options->end_descriptors.push_back(flags.parent_fd);
 
-  absl::StatusOr<std::unique_ptr<StateDirectory>> state = StateDirectory::Open(flags.state_dir, kOldRankSeconds);
+  // For one user of this machine; ranks inherit it, and with it the folders of runs are that user's alone.
+  if (IsUnixAddress(flags.coordinator)) umask(077);
+  absl::StatusOr<nlohmann::json> handed = nlohmann::json();
+  if (flags.take_over_fd >= 0) handed = TakeHandedOver(flags.take_over_fd);
+  if (!handed.ok()) return Fail(kExitBadInput, handed.status());
+  absl::StatusOr<std::unique_ptr<StateDirectory>> state = handed->is_null()
+                                                              ? StateDirectory::Open(flags.state_dir, kOldRankSeconds)
+                                                              : StateDirectory::TakeOver((*handed)["state"]);
   if (!state.ok()) return Fail(kExitBadInput, state.status());
+  if (IsUnixAddress(flags.coordinator)) options->place.local_folder = (*state)->LocalFolder();
+  if (absl::Status status = TryConfinement(options->place.confinement, options->upload_dir, state->get()); !status.ok())
+    return Fail(kExitBadInput, status);
+  const absl::StatusOr<std::unique_ptr<Cgroups>> cgroups =
+      handed->is_null() || (*handed)["cgroups"].is_null()
+          ? Cgroups::Open("/", (*state)->CgroupName(), flags.rank_limits)
+          : CgroupsOf((*handed)["cgroups"], flags.rank_limits);
+  if (!cgroups.ok() && !flags.rank_limits.IsNone()) {
+    return Fail(kExitBadInput, absl::InvalidArgumentError(
+                                   absl::StrCat("--rank-memory, --rank-processes: ", cgroups.status().message())));
+  }
+  // Where a rank runs on that is no reason to end, nor to keep the coordinator waiting.
+  if (absl::Status status = CheckOpLibraries(*options, handed->is_null() ? 60 : 10, &logger); !status.ok()) {
+    if (absl::IsCancelled(status)) return 0;
+    if (handed->is_null()) return Fail(absl::IsInvalidArgument(status) ? kExitBadInput : kExitError, status);
+    logger.error("jobs with operators of other libraries will fail here: {}", std::string(status.message()));
+  }
   ProbeRequest probe;
   probe.rank_path = rank_path;
   probe.version = options->version;
@@ -282,8 +430,9 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   probe.cpu_model = ThisMachine().cpu_model;
   probe.cache_path = ProbeCachePath((*state)->path(), flags.device, probe.num_threads);
   probe.end_descriptors = options->end_descriptors;
-  logger.info("measuring {} with {} threads", flags.device, probe.num_threads);
-  absl::StatusOr<v1::DeviceProfile> device = ProbeDevice(probe);
+  if (handed->is_null()) logger.info("measuring {} with {} threads", flags.device, probe.num_threads);
+  // A rank that runs on would be measured, too.
+  absl::StatusOr<v1::DeviceProfile> device = handed->is_null() ? ProbeDevice(probe) : DeviceOf((*handed)["daemon"]);
   if (absl::IsCancelled(device.status())) return 0;
   if (!device.ok()) return Fail(absl::IsInvalidArgument(device.status()) ? kExitBadInput : kExitError, device.status());
   options->device = *std::move(device);
@@ -293,12 +442,19 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   }
   options->device.set_threads(options->place.num_threads);
   options->device.set_memory_bytes(options->place.memory_bytes);
+  if (cgroups.ok()) options->place.cgroups = cgroups->get();
+  if (!cgroups.ok()) logger.info("ranks have no cgroups of their own: {}", std::string(cgroups.status().message()));
   options->on_attached = [&flags] {
     std::printf("attached %s\n", flags.name.c_str());
     std::fflush(stdout);
   };
-  const absl::Status status = RunDaemon(*options, state->get(), &logger);
+  nlohmann::json daemon = handed->is_null() ? nlohmann::json() : (*handed)["daemon"];
+  const absl::Status status = RunDaemon(*options, state->get(), &logger, &daemon);
   if (!status.ok()) return Fail(kExitBadInput, status);
+  if (!daemon.is_null()) {
+    return Fail(kExitError,
+                HandOver(command, std::move(daemon), state->get(), options->place.cgroups, flags.parent_fd, &logger));
+  }
   logger.info("ended");
   return 0;
 }
@@ -307,10 +463,8 @@ int Main(int argc, char** argv, const std::string& rank_path) {
 }  // namespace tacc::worker
 
 int main(int argc, char** argv) {
-  // Pipes to children must not get the numbers of the standard streams.
-  int fd = open("/dev/null", O_RDWR);
-  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
-  if (fd >= 0) close(fd);
+  tacc::KeepStandardStreams();
+  tacc::LeaveNoCoreFiles();  // Nor do the ranks that it starts.
   std::error_code error;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   return tacc::worker::Main(argc, argv, (self.parent_path() / "tacc-rank").string());

@@ -1,8 +1,16 @@
 #include "worker/daemon/messages.h"
 
+#include <random>
+
+#include "absl/strings/str_format.h"
 #include "text/utf8.h"
 
 namespace tacc::worker {
+
+std::string NewInstance() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x", device(), device());
+}
 
 RankKey FromRankId(const v1::RankId& id) { return {id.job(), id.attempt(), id.rank()}; }
 
@@ -38,6 +46,21 @@ v1::RankReport ToRankReport(const Report& report) {
       break;
     }
   }
+  return message;
+}
+
+v1::RankSample ToRankSample(const RankKey& key, const RankHost::Sample& sample) {
+  v1::RankSample message;
+  *message.mutable_id() = ToRankId(key);
+  message.set_step(sample.status.step + 1);
+  message.set_call(static_cast<int32_t>(sample.status.call));
+  message.set_node(static_cast<int32_t>(sample.status.node));
+  const Activity activity = sample.status.activity;
+  message.set_waits_for_ranks(activity == Activity::kInCollective || activity == Activity::kMeeting);
+  message.set_waits_for_client(activity == Activity::kWaitingForClient);
+  message.set_activity(ActivityText(activity));
+  message.set_still_seconds(sample.still_seconds);
+  message.set_peak_memory_bytes(sample.peak_memory_bytes);
   return message;
 }
 

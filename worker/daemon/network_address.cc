@@ -1,6 +1,6 @@
 #include "worker/daemon/network_address.h"
 
-#include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,6 +11,19 @@
 #include "absl/strings/str_cat.h"
 
 namespace tacc::worker {
+namespace {
+
+bool IsSameHost(const sockaddr& a, const sockaddr& b) {
+  if (a.sa_family != b.sa_family) return false;
+  if (a.sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  }
+  return a.sa_family == AF_INET6 && IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr,
+                                                       &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr);
+}
+
+}  // namespace
 
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
   const auto bad = [&text] {
@@ -31,14 +44,6 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
     return bad();
   }
   return result;
-}
-
-bool IsLoopback(const std::string& host) {
-  if (host == "localhost") return true;
-  in_addr v4;
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  in6_addr v6;
-  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& target) {
@@ -66,6 +71,25 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& target) {
   freeaddrinfo(found);
   if (address.empty()) return absl::UnavailableError(absl::StrCat(target.host, ": no route to it"));
   return address;
+}
+
+std::string InterfaceOf(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) return "";
+  ifaddrs* interfaces = nullptr;
+  std::string name;
+  if (getifaddrs(&interfaces) == 0) {
+    for (const addrinfo* info = found; info != nullptr && name.empty(); info = info->ai_next) {
+      for (const ifaddrs* one = interfaces; one != nullptr && name.empty(); one = one->ifa_next) {
+        if (one->ifa_addr != nullptr && IsSameHost(*one->ifa_addr, *info->ai_addr)) name = one->ifa_name;
+      }
+    }
+    freeifaddrs(interfaces);
+  }
+  freeaddrinfo(found);
+  return name;
 }
 
 }  // namespace tacc::worker

@@ -16,13 +16,13 @@ struct HostPort {
 // Parses "HOST:PORT" or "[IPV6]:PORT", port 0 to 65535. Errors: InvalidArgument, with what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 
-// True for "localhost" and the loopback addresses written as numbers; other names may be anywhere.
-bool IsLoopback(const std::string& host);
-
 // Returns the address of this machine from which packets to `target` leave. Other machines can reach it, unlike the
 // machine's host name, which many systems resolve to a loopback address. Sends nothing. Errors: Unavailable when the
 // name does not resolve or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& target);
+
+// Returns the name of this machine's interface that has `address`, a number or a name; empty: none has.
+std::string InterfaceOf(const std::string& address);
 
 }  // namespace tacc::worker
 

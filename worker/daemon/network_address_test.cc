@@ -15,18 +15,18 @@ TEST(NetworkAddressTest, ParsesHostAndPort) {
   }
 }
 
-TEST(NetworkAddressTest, Loopback) {
-  for (const char* host : {"localhost", "127.0.0.1", "127.9.9.9", "::1"}) EXPECT_TRUE(IsLoopback(host)) << host;
-  for (const char* host : {"10.0.0.1", "0.0.0.0", "::", "fe80::1", "localhost.example", "127.0.0.1.example", ""}) {
-    EXPECT_FALSE(IsLoopback(host)) << host;
-  }
-}
-
 TEST(NetworkAddressTest, LocalAddressTowardsLoopbackIsLoopback) {
   const auto address = LocalAddressTowards({"127.0.0.1", 7070});
   ASSERT_TRUE(address.ok()) << address.status();
   EXPECT_EQ(*address, "127.0.0.1");
   EXPECT_FALSE(LocalAddressTowards({"name.invalid", 1}).ok());
+}
+
+TEST(NetworkAddressTest, FindsTheInterfaceOfAnAddress) {
+  EXPECT_EQ(InterfaceOf("127.0.0.1"), "lo");
+  EXPECT_EQ(InterfaceOf("localhost"), "lo");
+  for (const char* elsewhere : {"192.0.2.1", "2001:db8::1", "name.invalid", ""})
+    EXPECT_EQ(InterfaceOf(elsewhere), "") << elsewhere;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "json/parse_json.h"
 #include "machine/tacc_python.h"
 #include "nlohmann/json.hpp"
 
@@ -24,6 +25,7 @@ using Json = nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "shards are little-endian and read as they are");
 
+constexpr int kForReading = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // A pipe that nobody writes would be waited for.
 constexpr char kIndexName[] = "index.json";
 constexpr char kFormat[] = "tacc-data";
 constexpr int64_t kVersion = 1;
@@ -172,7 +174,7 @@ bool ReadIndexJson(const std::string& dir, const std::string& path, Json* index,
     return false;
   }
   std::string text(bytes, '\0');
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), kForReading);
   const absl::Status read = file < 0
                                 ? absl::Status(CodeOf(errno), absl::StrCat("cannot be opened: ", std::strerror(errno)))
                                 : ReadFully(file, text.data(), static_cast<int64_t>(bytes), 0);
@@ -181,10 +183,17 @@ bool ReadIndexJson(const std::string& dir, const std::string& path, Json* index,
     problems->push_back({absl::StrCat(path, ": ", read.message(), "; check its permissions"), read.code()});
     return false;
   }
+  if (!IsWithinJsonLimits(text)) {
+    problems->push_back(absl::StrCat(path, ": nested deeper than ", kMaxJsonDepth, " levels; prepare the data again"));
+    return false;
+  }
   try {
     *index = Json::parse(text);
   } catch (const Json::parse_error& error) {  // Its own text would quote the bytes, which may be no UTF-8.
     problems->push_back(absl::StrCat(path, ": not valid JSON at byte ", error.byte, "; prepare the data again"));
+    return false;
+  } catch (const Json::out_of_range&) {
+    problems->push_back(absl::StrCat(path, ": a number is too large; prepare the data again"));
     return false;
   }
   if (!index->is_object() || index->value("format", Json()) != Json(kFormat)) {
@@ -285,7 +294,7 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<Problem
     problem(std::string(status.message()),
             absl::IsDataLoss(status) ? absl::StatusCode::kInvalidArgument : status.code());
   };
-  shard->file = open(shard->path.c_str(), O_RDONLY | O_CLOEXEC);
+  shard->file = open(shard->path.c_str(), kForReading);
   if (shard->file < 0) {
     const char* advice = errno == EMFILE ? "; all shards are open at a time: give it a higher limit (ulimit -Hn)" : "";
     return problem(absl::StrCat("cannot be opened: ", std::strerror(errno), advice), CodeOf(errno));

@@ -1,8 +1,10 @@
 #include "worker/data/shards.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 
@@ -118,7 +120,17 @@ TEST(Dataset, DamagedIndex) {
   EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: not valid JSON at byte 12"));
   WriteFile(dir.path() + "/index.json", "");  // Torn before its first byte.
   EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: not valid JSON at byte 1"));
+  WriteFile(dir.path() + "/index.json", "{\"version\": 1e400}");
+  EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: a number is too large"));
   EXPECT_EQ(Dataset::Open(dir.path()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Dataset, APipeIsNotWaitedFor) {
+  TestDirectory dir;
+  WriteDataFolder(dir.path(), {{{1}}});
+  std::filesystem::remove(dir.path() + "/00000.tacc");
+  ASSERT_EQ(mkfifo((dir.path() + "/00000.tacc").c_str(), 0600), 0);  // Which nobody writes.
+  EXPECT_THAT(OpenError(dir.path()), HasSubstr("00000.tacc: is not a file"));
 }
 
 TEST(Dataset, ReportsAllProblemsAtOnce) {

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -10,12 +11,14 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "confinement/flags.h"
 #include "failpoint/failpoint.h"
 #include "graph/ops/op.h"
 #include "graph/verify/verify.h"
 #include "machine/clock.h"
 #include "machine/device_name.h"
 #include "machine/exit_code.h"
+#include "nlohmann/json.hpp"
 #include "worker/rank/device/host_device.h"
 #include "worker/rank/gpu/gpu_module.h"
 #include "worker/rank/program/cpu_kernels.h"
@@ -24,6 +27,7 @@
 #include "worker/rank/reference/reference_kernels.h"
 #include "worker/rank/run/run.h"
 #include "worker/rank/torch/c10_allocator.h"
+#include "worker/rank/torch/op_libraries.h"
 #include "worker/rank/torch/runtime.h"
 
 namespace {
@@ -75,11 +79,23 @@ int AnswerAboutDevices(const std::string& question, const std::string& device, i
   return tacc::kExitOk;
 }
 
+// --operators: as the above.
+int AnswerAboutOperators(const std::vector<std::string>& op_libraries) {
+  const absl::StatusOr<std::vector<std::string>> operators = tacc::worker::OperatorsOf(op_libraries);
+  if (!operators.ok()) {
+    std::cerr << "error: " << operators.status().message() << "\n";
+    return tacc::kExitBadInput;
+  }
+  std::cout << nlohmann::json(*operators).dump() << std::endl;
+  return tacc::kExitOk;
+}
+
 struct CommandLine {
-  bool probe = false, look = false, devices = false;
+  bool probe = false, look = false, devices = false, operators = false;
   std::string device = "cpu";  // to probe or to look at
   int threads = 1;
   bool no_gap_trace = false;
+  tacc::ConfinementFlags confinement;
   tacc::worker::RunOptions run;
 };
 
@@ -97,6 +113,14 @@ void AddOptions(CLI::App& app, CommandLine& line) {
       ->excludes(start)
       ->excludes(probe_flag)
       ->excludes(look_flag);
+  app.add_flag("--operators", line.operators,
+               "Load the libraries of --op-library, print the operators that they add as one JSON list and end")
+      ->excludes(start)
+      ->excludes(probe_flag)
+      ->excludes(look_flag);
+  app.add_option("--op-library", line.run.op_libraries,
+                 "Library with operators for LibTorch, which a program that has such is computed with; or several")
+      ->allow_extra_args(false);
   app.add_option("--device", line.device, std::string("Device to probe or to look at: ") + tacc::kDeviceNames)
       ->check(CheckDevice)
       ->excludes(start);
@@ -112,6 +136,7 @@ void AddOptions(CLI::App& app, CommandLine& line) {
                "Do not trace when a GPU works, and leave device_idle_share out: CUPTI, which traces, may stand in the "
                "way of tools that profile or check the process")
       ->needs(start);
+  line.confinement.AddTo(&app);
   app.add_option("--attention", line.run.attention,
                  "Compute attention by this backend where it works, on a GPU: to measure it (all ranks alike)")
       ->check(CLI::IsMember({"tiles", "tensor", "flash", "cudnn"}))
@@ -132,6 +157,22 @@ absl::StatusOr<tacc::worker::RankTalk> ChooseTalk(const tacc::worker::RankTalkOp
   absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
   if (!module.ok()) return module.status();
   return (*module)->ChooseTalk(talk);
+}
+
+// Before a thread starts. The start file, and the program beside it, can be read all the same.
+absl::Status Confine(CommandLine& line) {
+  absl::StatusOr<tacc::Confinement> confinement = line.confinement.Read();
+  if (!confinement.ok()) return confinement.status();
+  const tacc::AllowedPaths& given = confinement->paths;
+  if (given.IsLimited()) {
+    std::vector<std::string> readable = given.read_roots();
+    if (!line.run.start_file.empty())
+      readable.push_back(std::filesystem::absolute(line.run.start_file).parent_path().string());
+    confinement->paths = tacc::AllowedPaths(given.roots(), std::move(readable));
+  }
+  line.run.paths = confinement->paths;
+  confinement->libraries = line.run.op_libraries;
+  return tacc::ConfineProcess(*confinement);
 }
 
 // Runs the rank of the start file, and ends the process with its exit code; returns the code of an error before that.
@@ -190,11 +231,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? tacc::kExitOk : tacc::kExitBadInput;
   }
+  if (const absl::Status status = Confine(line); !status.ok()) {
+    std::cerr << "error: " << status.message() << "\n";
+    return tacc::kExitError;
+  }
   if (line.probe || line.look || line.devices) {
     return AnswerAboutDevices(line.probe ? "--probe" : line.look ? "--look" : "--devices", line.device, line.threads);
   }
+  if (line.operators) return AnswerAboutOperators(line.run.op_libraries);
   if (line.run.start_file.empty()) {
-    std::cerr << "error: tacc-rank needs --start FILE, --probe, --look or --devices\n";
+    std::cerr << "error: tacc-rank needs --start FILE, --probe, --look, --devices or --operators\n";
     return tacc::kExitBadInput;
   }
   line.run.traces_gaps = !line.no_gap_trace;

@@ -145,7 +145,7 @@ class Attempt:
             event = json.loads(line)
             self.events[0].append(event)
             if event["event"] == "listening":
-                rendezvous = {"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}
+                rendezvous = {"command": "rendezvous", "host": "127.0.0.1", "port": event["port"], "secret": event["secret"]}
                 for rank in self.ranks[1:]:
                     rank.stdin.write(json.dumps(rendezvous) + "\n")
                     rank.stdin.flush()
@@ -1088,6 +1088,40 @@ def test_devices():
             result = ask(question, "--device", "cuda:0")
             assert result.returncode == 2 and not result.stdout
             assert result.stderr.startswith("error: there is no CUDA module (libtacc_cuda.so) beside tacc-rank; use --device cpu")
+
+
+def test_operators_of_libraries(tmp_path):
+    """What they add is listed; why one cannot be loaded is bad input, in one line."""
+    def ask(*files):
+        flags = [word for file in files for word in ("--op-library", file)]
+        return subprocess.run([BUILD / "tacc-rank", "--operators", *flags], capture_output=True, text=True, cwd=tmp_path)
+
+    ops = BUILD / "tests/tacc_test_ops.so"
+    assert json.loads(ask(ops).stdout) == [f"tacc_test::{name}" for name in ("below", "doubled", "later", "scaled_tanh")]
+    assert json.loads(ask().stdout) == json.loads(ask(BUILD / "tests/tacc_no_operators.so").stdout) == []
+    (tmp_path / "text.so").write_text("no library")
+    (tmp_path / "lib.c").write_text("extern int there_is_none(void); int call(void) { return there_is_none(); }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "undefined.so", "lib.c"], cwd=tmp_path, check=True)
+    (tmp_path / "other.c").write_text("int other(void) { return 0; }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libother.so", "-o", "libother.so", "other.c"], cwd=tmp_path, check=True)
+    (tmp_path / "user.c").write_text("extern int other(void); int user(void) { return other(); }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "user.so", "user.c", "libother.so"], cwd=tmp_path, check=True)
+    for file, words in {
+        tmp_path / "none.so": "none.so: cannot open shared object file: No such file or directory",
+        tmp_path / "text.so": "text.so: file too short",
+        tmp_path / "undefined.so": "undefined.so: undefined symbol: there_is_none",
+        tmp_path / "user.so": "user.so: libother.so: cannot open shared object file: No such file or directory; give that library by an --op-library before this one",
+        BUILD / "tests/tacc_needs_python.so": "tacc_needs_python.so: it needs Python (PyExc_RuntimeError), which ranks have not",
+    }.items():
+        result = ask(file)
+        assert result.returncode == 2 and not result.stdout, file
+        assert result.stderr.startswith("error: --op-library /") and words in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    assert ask(tmp_path / "libother.so", tmp_path / "user.so").returncode == 0
+
+
+def test_a_program_without_such_operators_loads_no_library(inputs, whole, tmp_path):
+    attempt = train(inputs, tmp_path / "run", options={0: ["--op-library", "/no/such.so"]})
+    assert [step["loss"] for step in attempt.of("step")] == [step["loss"] for step in whole[0].of("step")]
 
 
 def test_usage_errors():

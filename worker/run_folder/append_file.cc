@@ -11,17 +11,14 @@ namespace tacc::worker {
 
 namespace {
 
-int OpenForAppending(const std::string& path) {
-  constexpr mode_t kMode = 0666;
-  return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode);
-}
+constexpr mode_t kMode = 0666;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
-  const int fd = OpenForAppending(path);
-  if (fd < 0) return ErrnoStatus(errno, path);
-  return std::unique_ptr<AppendFile>(new AppendFile(path, fd));
+  const absl::StatusOr<int> fd = OpenToWrite(path, O_APPEND, kMode);
+  if (!fd.ok()) return fd.status();
+  return std::unique_ptr<AppendFile>(new AppendFile(path, *fd));
 }
 
 AppendFile::~AppendFile() { close(fd_); }
@@ -33,10 +30,10 @@ bool AppendFile::IsInPlace() const {
 }
 
 absl::Status AppendFile::Reopen(absl::string_view head) {
-  const int fd = OpenForAppending(path_);
-  if (fd < 0) return ErrnoStatus(errno, path_);
+  const absl::StatusOr<int> fd = OpenToWrite(path_, O_APPEND, kMode);
+  if (!fd.ok()) return fd.status();
   close(fd_);
-  fd_ = fd;
+  fd_ = *fd;
   struct stat file = {};
   if (fstat(fd_, &file) == 0 && file.st_size == 0) waiting_.insert(0, head.data(), head.size());
   return absl::OkStatus();

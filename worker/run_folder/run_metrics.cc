@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "json/parse_json.h"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/run_folder/event_file.h"
@@ -56,7 +57,7 @@ std::vector<Scalar> Scalars(const Json& point, const Tag (&tags)[kNumTags]) {
 
 // The step of the point that a line is; -1: it is none.
 int64_t StepOf(absl::string_view line) {
-  const Json point = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  const Json point = ParseOrderedJson(line);
   if (!point.is_object() || !point.contains("step") || !point["step"].is_number_integer()) return -1;
   return std::max<int64_t>(0, point["step"].get<int64_t>());
 }

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <functional>
+#include <memory>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "json/parse_json.h"
 #include "machine/tacc_python.h"
 #include "page/numbers.h"
 #include "page/page.h"
@@ -29,6 +31,8 @@ using svg::Escaped;
 // Steps behind the medians.
 constexpr size_t kRecentSteps = 100;
 constexpr int64_t kMaxPageBytes = 64 << 20;
+constexpr int64_t kPieceBytes = 1 << 20;
+constexpr size_t kMaxLineBytes = 1 << 20;  // Of metrics; a step's has some hundred.
 constexpr double kTallChart = 340, kLowChart = 190;
 
 // Points of one number over the steps.
@@ -53,19 +57,36 @@ std::string StringOr(const Json& object, const char* key) {
   return value != object.end() && value->is_string() ? value->get<std::string>() : "";
 }
 
+// Whoever may write to the folder may have made the file: it is read up to a line that is too long.
+void ForEachLine(const std::string& path, const std::function<void(const std::string& line)>& take) {
+  const absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
+  std::string text;
+  for (int64_t offset = 0; file.ok() && offset < (*file)->num_bytes();) {
+    const size_t before = text.size();
+    const int64_t num_bytes = std::min(kPieceBytes, (*file)->num_bytes() - offset);
+    text.resize(before + static_cast<size_t>(num_bytes));
+    if (!(*file)->Read(offset, text.data() + before, num_bytes).ok()) return;
+    offset += num_bytes;
+    size_t begin = 0;
+    for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+      take(text.substr(begin, end - begin));
+    text.erase(0, begin);
+    if (text.size() > kMaxLineBytes) return;
+  }
+  take(text);
+}
+
 History ReadHistory(const std::string& path) {
   History history;
-  std::ifstream stream(path);
-  std::string line;
   const auto keep_last = [](std::vector<double>& values, const Json& point, const char* key) {
     const auto value = point.find(key);
     if (value == point.end() || !value->is_number()) return;
     if (values.size() == kRecentSteps) values.erase(values.begin());
     values.push_back(value->get<double>());
   };
-  while (std::getline(stream, line)) {
-    const Json point = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!point.is_object()) continue;
+  ForEachLine(path, [&](const std::string& line) {
+    const Json point = ParseJson(line);
+    if (!point.is_object()) return;
     const double step = NumberOr(point, "step", 0), time = NumberOr(point, "time", 0);
     if (history.begin == 0) history.begin = time;
     history.end = time;
@@ -76,13 +97,13 @@ History ReadHistory(const std::string& path) {
       if (const auto value = point.find(key); value != point.end() && value->is_number())
         curve->emplace_back(step, value->get<double>());
     }
-    if (point.contains("eval_loss")) continue;
+    if (point.contains("eval_loss")) return;
     history.tokens += NumberOr(point, "tokens", 0);
     keep_last(history.seconds, point, "seconds");
     keep_last(history.communication, point, "communication_seconds");
     keep_last(history.rates, point, "tokens_per_second");
     keep_last(history.mfu, point, "mfu");
-  }
+  });
   return history;
 }
 

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "machine/testing/test_directory.h"
@@ -59,6 +62,22 @@ TEST(RunReport, SaysWhatBecameOfTheRun) {
                           HasSubstr("python -m tacc sample " + directory.File("hf"))));
   // Nothing is loaded from anywhere.
   EXPECT_THAT(page, AllOf(Not(HasSubstr("src=")), Not(HasSubstr("href=")), Not(HasSubstr("url("))));
+}
+
+// Of somebody who may write to the folder.
+TEST(RunReport, MetricsThatNeverEndAreNotReadToTheirEnd) {
+  const TestDirectory directory;
+  const RunReport report = ReportIn(directory);
+  const std::string metrics = directory.File("metrics.jsonl");
+  // As large as a file of zeros may be that takes no room.
+  std::filesystem::resize_file(metrics, int64_t{1} << 40);
+  EXPECT_THAT(Page(directory, report), HasSubstr("<b>300</b><span>tokens"));
+  std::filesystem::remove(metrics);
+  std::filesystem::create_symlink("/dev/zero", metrics);
+  EXPECT_THAT(Page(directory, report), HasSubstr("finished at step 3"));
+  std::filesystem::remove(metrics);
+  ASSERT_EQ(mkfifo(metrics.c_str(), 0666), 0);  // Which nobody writes.
+  EXPECT_THAT(Page(directory, report), HasSubstr("finished at step 3"));
 }
 
 TEST(RunReport, ARunThatWasStoppedHasNoModel) {

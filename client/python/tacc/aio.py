@@ -6,6 +6,7 @@ Trackers alone have no form for asyncio: `Job.report`, and `report_to` of `Job.w
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, Self, TypeVar
 import grpc
 import grpc.aio
 
-from tacc import calls, daemon
+from tacc import calls, daemon, tls
 from tacc import export as exporting
 from tacc.calls import Call, Deadline, LogStream, Patience, Spec, WatchItem, WatchStream
 from tacc.client import Client
@@ -38,9 +39,19 @@ class AsyncClient:
     The connection is made by `async with`, or by `await client.connect()`.
     """
 
-    def __init__(self, address: str | None = None, *, start: bool = True):
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        start: bool = True,
+        tls_dir: str | os.PathLike[str] | None = None,
+        tls_server_name: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+    ):
         self._given, self._start = address, start
+        self._settings = tls.TlsSettings(tls_dir, tls_server_name, token_file)
         self.address = address or ""
+        self.tls = tls.Tls()
         self._connections: Connections[grpc.aio.Channel] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._was_connected = False
@@ -55,14 +66,11 @@ class AsyncClient:
             return self
         if self._connections is not None and self._loop is not None and not self._loop.is_closed():
             raise self._elsewhere()
-        if self._given is not None:
-            self.address = daemon.check_address(self._given, "address")
-        else:
-            address = await asyncio.to_thread(daemon.local_address, self._start)
-            if self._connections is not None and self._loop is loop:  # Another task has connected meanwhile.
-                return self
-            self.address = address
-        self._connections = Connections(lambda: grpc.aio.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
+        place = await asyncio.to_thread(daemon.find_coordinator, self._given, self._start, self._settings)
+        if self._connections is not None and self._loop is loop:  # Another task has connected meanwhile.
+            return self
+        self.address, self.tls = place.address, place.tls
+        self._connections = Connections(lambda: tls.open_channel(grpc.aio, self.address, self.tls), self.tls.certificate)
         self._loop = loop
         try:
             calls.check_version(await self.version(), self.address)
@@ -79,7 +87,8 @@ class AsyncClient:
                 await channel.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), start=self._start), (self.address or self._given,)
+        again = partial(type(self), start=self._start, **dataclasses.asdict(self._settings))
+        return again, (self.address or self._given,)
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -130,7 +139,7 @@ class AsyncClient:
         """As `Client.upload`. It runs in a thread."""
 
         def send() -> str:
-            with Client(self.address, start=False) as client:
+            with Client(self.address, start=False, **self.tls.arguments()) as client:
                 return client.upload(folder, progress=progress)
 
         return await asyncio.to_thread(send)
@@ -284,7 +293,7 @@ class AsyncJob:
 
     async def export(self, directory: str | os.PathLike[str], *, step: int | None = None, merge: bool = False) -> str:
         """As `Job.export`."""
-        return await asyncio.to_thread(exporting.export, self._client.address, self.id, directory, step, merge)
+        return await asyncio.to_thread(exporting.export, self._client.address, self._client.tls, self.id, directory, step, merge)
 
     async def plan(self) -> PlanSummary | None:
         """As `Job.plan`."""

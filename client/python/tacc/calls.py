@@ -308,6 +308,11 @@ class Patience:
 
 _AWAY = {
     "Connection refused": "nothing listens there",
+    "No such file or directory": "nothing listens there",
+    "Permission denied": "it is another user's",
+    "Hostname Verification": "its certificate has not that host; say which name it has: tls_server_name or TACC_TLS_SERVER_NAME",
+    "CERTIFICATE_VERIFY_FAILED": "no authority in your ca.crt has signed its certificate",
+    "WRONG_VERSION_NUMBER": "it is without TLS",
     "before receiving SETTINGS frame": "what listens there does not answer",
     "DNS resolution failed": "its host is not known",
     "Name or service not known": "its host is not known",
@@ -322,15 +327,23 @@ _AWAY = {
     "GOAWAY": "it is stopping",
 }
 
+_NO_TOKEN = "Getting metadata from plugin failed with error: "  # gRPC's words before those of tls.py.
+
 
 def explain(error: grpc.RpcError, address: str, was_connected: bool) -> TaccError:
     """The error of this package that says what gRPC's means."""
     code, message = error.code(), printable(error.details() or "")
+    if problem := message.partition(_NO_TOKEN)[2]:
+        return InputError(problem)
+    if message.startswith("the token cannot be checked now: "):
+        return CoordinatorError(message)
     # A server that goes away while it answers is reported in several ways.
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) or (code == grpc.StatusCode.UNKNOWN and "tream" in message):
         why = next((text for part, text in _AWAY.items() if part in message), message)
         if was_connected:
             return CoordinatorError(f"lost the coordinator at {address}: {why}")
+        if why == "the connection broke":
+            why += ", as it does to who has no certificate of a coordinator with TLS (tls_dir or TACC_TLS_DIR)"
         return CoordinatorError(
             f"no coordinator at {address}: {why}; start one on this machine with `taccctl up`, or say where it is: tacc.Client(address) or TACC_ADDRESS"
         )

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
-from tacc import calls, daemon
+from tacc import calls, daemon, tls
 from tacc.calls import Call, Deadline, LogStream, Patience, Spec, WatchItem, WatchStream
 from tacc.connections import Connections
 from tacc.errors import CoordinatorError, TaccError
@@ -31,20 +31,35 @@ class Client:
     Methods may be called from several threads. All raise `CoordinatorError` when no coordinator answers. `AsyncClient` is the same for asyncio.
 
     Args:
-        address: HOST:PORT of the coordinator. None: TACC_ADDRESS, else the one of this machine, which is started by `taccctl up` if there is
-            none, and stays when this process ends.
+        address: HOST:PORT or unix:/PATH of the coordinator. None: TACC_ADDRESS, else the one of this machine, which is started by `taccctl up`
+            if there is none, and stays when this process ends.
         start: Whether one may be started.
+        tls_dir: Folder of your certificate (docs/roles.md), for a coordinator with TLS. None: TACC_TLS_DIR, else without TLS. The coordinator of
+            this machine that `taccctl up` has started is without.
+        tls_server_name: Name in the coordinator's certificate, where that has not the host of the address. None: TACC_TLS_SERVER_NAME.
+        token_file: File with a bearer token, in place of a certificate; `tls_dir` then needs ca.crt alone. It is read for each call, so that a
+            new token is taken. None: TACC_TOKEN_FILE.
 
     Raises:
+        InputError: The folder cannot be read, or the token's file cannot, or by everybody.
         CoordinatorError: No coordinator answers at the address; there is none on this machine, and none can be started.
         VersionError: It is of another version.
     """
 
-    def __init__(self, address: str | None = None, *, start: bool = True):
-        self.address = daemon.check_address(address, "address") if address is not None else daemon.local_address(start)
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        start: bool = True,
+        tls_dir: str | os.PathLike[str] | None = None,
+        tls_server_name: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+    ):
+        place = daemon.find_coordinator(address, start, tls.TlsSettings(tls_dir, tls_server_name, token_file))
+        self.address, self.tls = place.address, place.tls
         self._was_connected = False
         self._is_closed = False
-        self._connections: Connections[grpc.Channel] = Connections(lambda: grpc.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS))
+        self._connections: Connections[grpc.Channel] = Connections(lambda: tls.open_channel(grpc, self.address, self.tls), self.tls.certificate)
         try:
             calls.check_version(self.version(), self.address)
         except BaseException:
@@ -58,7 +73,8 @@ class Client:
             channel.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.address,)  # In another process it is a connection of its own.
+        # In another process it is a connection of its own.
+        return partial(type(self), **self.tls.arguments()), (self.address,)
 
     def __enter__(self) -> Self:
         return self
@@ -388,12 +404,12 @@ class Job:
             The whole path of the folder.
 
         Raises:
-            InputError: There is no such checkpoint, nothing to merge, or the folder holds what no export writes.
+            InputError: There is no such checkpoint, nothing to merge, or the folder holds what no export has written.
             TaccError: There is no taccctl on this machine, or it has failed.
         """
         from tacc.export import export
 
-        return export(self._client.address, self.id, directory, step, merge)
+        return export(self._client.address, self._client.tls, self.id, directory, step, merge)
 
     def plan(self) -> PlanSummary | None:
         """The layout that runs, with what was predicted of it: step time, memory, FLOPs. None before it is compiled."""

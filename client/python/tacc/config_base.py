@@ -169,6 +169,16 @@ def _with_names(values: Mapping[Any, Any], path: str) -> Mapping[str, Any]:
     return values
 
 
+def check_names(values: Any) -> None:
+    """ConfigError: a job given as a dict has a name that nobody knows. Its notes are said when it is submitted."""
+    if isinstance(values, Mapping):
+        from tacc.config import Config  # Made of what is here.
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConfigNote)
+            Config(values)
+
+
 def plain_job(values: Mapping[Any, Any]) -> dict[str, Any]:
     """A job given as a dict, as JSON has it, for a coordinator to check. TorchAcc's options without a meaning here are left out, with a note."""
     return _plain_section(values, "")
@@ -232,8 +242,8 @@ _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _caller() -> int:
-    """How far up the first frame outside of this package is, for a warning's place."""
+    """How far up the first frame is that is neither of this package nor of one that calls it, for a warning's place."""
     frame, level = sys._getframe(1), 1
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("tacc."):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("tacc.", "torch.", "transformers.")):
         frame, level = frame.f_back, level + 1  # type: ignore[assignment]
     return level

@@ -9,11 +9,14 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tacc.errors import CoordinatorError, InputError
+from tacc.tls import Tls, TlsSettings, find_tls
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
+_UNIX = "unix:"
+_MAX_SOCKET_PATH = 107  # Bytes that the path of a Unix socket may have.
 _UP_SECONDS = 120
 
 
@@ -33,14 +36,47 @@ def up_folder() -> Path:
 
 
 def check_address(address: str, source: str) -> str:
-    """The address. InputError: it is not HOST:PORT."""
+    """The address. InputError: it is neither HOST:PORT nor unix:/PATH."""
     if not isinstance(address, str):
         raise InputError(f"{source} is a text HOST:PORT, as {DEFAULT_ADDRESS!r}, not {address!r}")
+    if address.startswith(_UNIX):
+        return _check_socket(address, source)
     host, _, port = address.rpartition(":")
     is_host = re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+(%\w+)?\]", host) is not None
     if not is_host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-        raise InputError(f'{source} = "{address}" is not HOST:PORT, as {DEFAULT_ADDRESS} or [::1]:7070')
+        raise InputError(f'{source} = "{address}" is not HOST:PORT, as {DEFAULT_ADDRESS} or [::1]:7070, nor unix:/PATH')
     return address
+
+
+def _check_socket(address: str, source: str) -> str:
+    path = address.removeprefix(_UNIX)
+    if not re.fullmatch(r"(/+[A-Za-z0-9._~+@-]+)+", path):
+        raise InputError(f'{source} = "{address}" is not unix:/PATH, with a whole path of letters, digits and /._~+@-')
+    if len(path) > _MAX_SOCKET_PATH:
+        raise InputError(f'{source} = "{address}": its path has {len(path)} bytes; that of a socket may have {_MAX_SOCKET_PATH}: give a shorter one')
+    return address
+
+
+class Place(NamedTuple):
+    """Where a coordinator is, and how it is talked to."""
+
+    address: str
+    tls: Tls
+
+
+def find_coordinator(address: str | None, start: bool, settings: TlsSettings) -> Place:
+    """The coordinator at the address, else that of `local_address`. What `taccctl up` has started is without TLS, unless a folder or a token is
+    given.
+
+    InputError: the address is none, or a file cannot be read. CoordinatorError: there is none.
+    """
+    if address is not None:
+        return Place(check_address(address, "address"), find_tls(address, settings))
+    if (settings.tls_dir, settings.token_file) != (None, None) and not os.environ.get("TACC_ADDRESS", ""):
+        return Place(DEFAULT_ADDRESS, find_tls(DEFAULT_ADDRESS, settings))
+    found = local_address(start)
+    is_up = not os.environ.get("TACC_ADDRESS", "") and _up_state() is not None
+    return Place(found, Tls() if is_up else find_tls(found, settings))
 
 
 def local_address(start: bool = True) -> str:

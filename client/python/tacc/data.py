@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from tacc.encoding import ON_LONG
-from tacc.preparation import prepare_folder
-from tacc.prepare_options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_SHARD_TOKENS, PrepareOptions
+from tacc.preparing.encoding import ON_LONG
+from tacc.preparing.preparation import prepare_folder
+from tacc.preparing.prepare_options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_SHARD_TOKENS, PrepareOptions
 
 
 def _run_prepare(args: argparse.Namespace) -> None:

@@ -51,7 +51,8 @@ class Record:
             self.last_eval = item
             self.evals.add(item.step, item.eval_loss)
         elif isinstance(item, JobEvent):
-            self._phase = item.phase
+            if item.phase != "submitted" or self.status.phase == "submitted":  # The first events may be older than the status.
+                self._phase = item.phase
             if item.type in _NOTED and item.message:
                 self._notes.append(f"{item.type}: {item.message}")
 

@@ -7,9 +7,10 @@ import subprocess
 
 from tacc.daemon import find_program
 from tacc.errors import InputError, TaccError
+from tacc.tls import Tls
 
 
-def command(address: str, job: str, directory: str | os.PathLike[str], step: int | None, merge: bool) -> list[str]:
+def command(address: str, tls: Tls, job: str, directory: str | os.PathLike[str], step: int | None, merge: bool) -> list[str]:
     """What writes the folder. TaccError: there is no taccctl here."""
     program = find_program("taccctl")
     if program is None:
@@ -17,7 +18,7 @@ def command(address: str, job: str, directory: str | os.PathLike[str], step: int
             "export is done by taccctl, which is not on PATH; on a machine that has it and sees the checkpoints: "
             f"taccctl --address {address} export {job} --out DIR{' --merge' if merge else ''}"
         )
-    arguments = [str(program), "--address", address, "export", job, "--out", os.fspath(directory)]
+    arguments = [str(program), "--address", address, *tls.options(), "export", job, "--out", os.fspath(directory)]
     return arguments + (["--step", str(step)] if step is not None else []) + (["--merge"] if merge else [])
 
 
@@ -29,6 +30,6 @@ def result(code: int, out: str, err: str) -> str:
     raise (InputError if code == 2 else TaccError)(said)
 
 
-def export(address: str, job: str, directory: str | os.PathLike[str], step: int | None, merge: bool) -> str:
-    done = subprocess.run(command(address, job, directory, step, merge), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+def export(address: str, tls: Tls, job: str, directory: str | os.PathLike[str], step: int | None, merge: bool) -> str:
+    done = subprocess.run(command(address, tls, job, directory, step, merge), capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     return result(done.returncode, done.stdout, done.stderr)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tacc import calls
+from tacc.accelerating.job_notes import CheckpointWatch
 from tacc.client import Client, Job
 from tacc.config import Config
 from tacc.config_sections import TrainOptions
@@ -97,8 +98,9 @@ def fit(
         data: A folder that was prepared (`tacc.prepare`), whose held-out part, if there is one, is evaluated on. Or anything that
             `tacc.prepare` takes: paths, a `datasets.Dataset`, a DataFrame, an iterable; it is prepared once, in `output_dir`/data. Other data
             in the next call is a ConflictError, as far as it can be told: of a file its size is compared, and what a generator gives is not
-            read again. Of a module: a loader of batches, all with the first one's shapes, that this process reads; when it goes on after a
-            restart, batches that were trained on are left out, or the loader goes on by its `state_dict` (`AsyncLoader`).
+            read again. Of a module: a loader of batches, all with the first one's shapes, that this process reads, once an epoch, as a
+            loop would; when it goes on after a restart, batches that were trained on are left out, or the loader goes on by its `state_dict`
+            (`AsyncLoader`). Within a call a `DataLoader` with a `generator` is shuffled again as it was. An iterator is one epoch.
         output_dir: Folder of the checkpoints, metrics, logs and the trained model. The daemon and its workers must see it. None: `checkpoint.dir`
             of `config`, else runs/fit.
         name: Of the job. None: that of `config`, else of the output folder.
@@ -139,7 +141,11 @@ def fit(
         _give_model_and_data(job, model, data, prepare or {}, out, client)
     started = _running(client, job, out) or client.submit(job)
     wait = partial(started.wait, timeout, progress=progress, report_to=names)
-    status = wait() if feed is None else feed.follow(started, wait)
+    watch = CheckpointWatch(started)
+    try:
+        status = wait() if feed is None else feed.follow(started, wait)
+    finally:
+        watch.stop()
     return FitResult(started, status, Path(status.exported_path))
 
 
@@ -298,8 +304,12 @@ def _model_of(config: dict[str, Any]) -> dict[str, Any]:
 def _write(path: Path, text: str) -> None:
     """Whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _read(path: Path) -> Any:
@@ -323,8 +333,8 @@ def _source(data: Any) -> Any:
         return f"{type(data).__name__} {fingerprint}"
     if not isinstance(data, Sized):
         return None
-    from tacc.in_memory import fingerprint as fingerprint_of
-    from tacc.in_memory import paths_or_records
+    from tacc.preparing.in_memory import fingerprint as fingerprint_of
+    from tacc.preparing.in_memory import paths_or_records
 
     records = paths_or_records(data)
     assert not isinstance(records, list)

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from tacc.errors import InputError
 from tacc.extras import what_to_install
-from tacc.in_memory import DEFAULT_TEXT_FIELD, paths_or_records
-from tacc.prepare_options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_SHARD_TOKENS, PreparedData, PrepareOptions
+from tacc.preparing.in_memory import DEFAULT_TEXT_FIELD, paths_or_records
+from tacc.preparing.prepare_options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_SHARD_TOKENS, PreparedData, PrepareOptions
 from tacc.progress import Observer, ProgressReport
 
 __all__ = ["Observer", "PreparedData", "ProgressReport", "prepare"]
@@ -89,7 +89,7 @@ def prepare(
         ImportError: What brings numpy and tokenizers, the extra "data", is not installed.
     """
     try:
-        from tacc.preparation import prepare_folder
+        from tacc.preparing.preparation import prepare_folder
     except ModuleNotFoundError as error:
         if (said := what_to_install(error)) is None:
             raise

@@ -14,12 +14,12 @@ NAMES: dict[str, tuple[str, str]] = {
     "compute.disable_kernel_patches": ("bool", "no module of transformers is patched, so there is nothing to disable"),
     "dataloader.buckets": (
         "Sequence[int]",
-        "samples are packed to data.seq_len beforehand (tacc.prepare), so no sample is padded; for batches of a loop give "
-        "buckets to tacc.accelerate or tacc.AsyncLoader",
+        "samples are packed to data.seq_len beforehand (tacc.prepare), so no sample is padded; tacc.accelerate fills the batches of a "
+        "loop up to them",
     ),
-    "dataloader.max_length": ("int", "the length of a sample is data.seq_len"),
-    "dataloader.num_buckets": ("int", "samples are packed to data.seq_len, so no bucket is needed"),
-    "dataloader.pad_value_dict": ("Mapping[str, int]", "samples are packed, so nothing is padded"),
+    "dataloader.max_length": ("int", "the length of a sample is data.seq_len; tacc.accelerate has num_buckets lengths up to it if there are no buckets"),
+    "dataloader.num_buckets": ("int", "samples are packed to data.seq_len, so no bucket is needed; it is of max_length, 8 if not given"),
+    "dataloader.pad_value_dict": ("Mapping[str, int]", "samples are packed, so nothing is padded; tacc.accelerate fills the batches of a loop up with it"),
     "dist.pp.input_names": ("Sequence[str]", "stages are cut from the whole graph, which knows its inputs"),
     "dist.pp.broadcast_loss": ("bool", "every rank and every client has the loss of a step"),
     "dist.fsdp.flatten_parameters": (
@@ -32,4 +32,4 @@ NAMES: dict[str, tuple[str, str]] = {
 }
 
 # Sections that only these options are in.
-SECTIONS = {"dataloader": "TorchAcc's options of its data loader. Here data is prepared beforehand (`tacc.prepare`)."}
+SECTIONS = {"dataloader": "TorchAcc's options of its data loader. Here data is prepared beforehand (`tacc.prepare`); `tacc.accelerate` fills the batches of a loop up by them."}

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/taccctl/local/process.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::client {
@@ -30,7 +31,7 @@ absl::StatusOr<std::vector<std::string>> ListGpus(const Context& context) {
   const absl::StatusOr<ProgramResult> output =
       RunProgram(context.binary_dir + "/tacc-rank", {"--devices"}, kListSeconds, kMaxListBytes, &context.interrupt);
   if (!output.ok()) return output.status();
-  const nlohmann::json listed = nlohmann::json::parse(output->out, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json listed = ParseJson(output->out);
   if (output->end.exit_code != 0 || !listed.is_array()) {
     return absl::InternalError(absl::StrCat("tacc-rank --devices ", output->end.Text(),
                                             " and listed no devices: ", absl::StripAsciiWhitespace(output->err)));

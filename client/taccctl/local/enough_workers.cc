@@ -9,6 +9,7 @@
 #include "client/taccctl/local/devices.h"
 #include "client/taccctl/session/up_state.h"
 #include "machine/tacc_python.h"
+#include "machine/unix_socket.h"
 #include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::client {
@@ -37,18 +38,24 @@ Usable MostOfOneKind(const std::vector<v1::WorkerView>& workers) {
   return most;
 }
 
-// HOST:PORT that needs no --insecure.
-bool IsLoopback(const std::string& address) {
-  const std::string host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+// Of a worker: what it sends the coordinator is not encrypted, or what its ranks send those of other machines.
+bool NeedsInsecure(const Endpoint& coordinator) {
+  if (IsUnixAddress(coordinator.address)) return false;
+  const std::string host = coordinator.address.substr(0, coordinator.address.rfind(':'));
+  const bool is_loopback = host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+  return coordinator.tls.folder.empty() || !is_loopback;
 }
 
-std::string OneMoreWorker(const std::string& coordinator, const std::string& kind, const Context& context) {
+std::string OneMoreWorker(const Endpoint& coordinator, const std::string& kind, const Context& context) {
   const bool on_gpu = kind == kCudaDevice;
-  return absl::StrCat(ShellWord(context.binary_dir + "/tacc-worker"), " --coordinator ", ShellWord(coordinator),
-                      IsLoopback(coordinator) ? "" : " --insecure", on_gpu ? " --device cuda:N" : "",
-                      " --name extra-1: starts one more", on_gpu ? ", on GPU N of this machine" : "",
-                      "; the next as extra-2");
+  return absl::StrCat(
+      ShellWord(context.binary_dir + "/tacc-worker"), " --coordinator ", ShellWord(coordinator.address),
+      coordinator.tls.folder.empty() ? "" : " --tls-dir FOLDER_OF_A_WORKER",
+      coordinator.tls.server_name.empty() ? ""
+                                          : absl::StrCat(" --tls-server-name ", ShellWord(coordinator.tls.server_name)),
+      NeedsInsecure(coordinator) ? " --insecure" : "", on_gpu ? " --device cuda:N" : "",
+      coordinator.tls.folder.empty() ? " --name extra-1" : "", ": starts one more",
+      on_gpu ? ", on GPU N of this machine" : "", coordinator.tls.folder.empty() ? "; the next as extra-2" : "");
 }
 
 }  // namespace
@@ -63,13 +70,13 @@ std::string HowToHaveEnoughWorkers(const v1::Job& job, const GlobalOptions& glob
   if (usable.count >= wanted) return "";
   const std::string program = ShellWord(context.program);
   const absl::StatusOr<UpState> up = ReadUpState(UpDirectory(context));
-  const bool is_up = up.ok() && up->address == client->address();
+  const bool is_up = up.ok() && up->address == client->endpoint().address;
   std::string text =
       absl::StrCat(job.id(), " wants ", wanted, wanted == 1 ? " worker, " : " workers of one kind, ", usable.count,
                    usable.count == 1 ? " is" : " are", " there, so it waits. To have as many:\n");
   if (is_up && !EndedProcesses(*up).empty())
     absl::StrAppend(&text, "  ", program, " up: starts again those of its that have ended\n");
-  absl::StrAppend(&text, "  ", OneMoreWorker(client->address(), usable.kind, context),
+  absl::StrAppend(&text, "  ", OneMoreWorker(client->endpoint(), usable.kind, context),
                   "\nOr cancel it and do without:\n  ", program,
                   " submit --local JOB.YAML: trains here, with as many as it wants\n");
   if (is_up) {

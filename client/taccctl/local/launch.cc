@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "machine/unix_socket.h"
 
 namespace tacc::client {
 namespace {
@@ -68,6 +69,7 @@ absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& optio
                   options.directory + "/coordinator",       "--metrics-listen", metrics_listen};
   if (!options.job_number_file.empty())
     process.argv.insert(process.argv.end(), {"--job-number-file", options.job_number_file});
+  if (!IsUnixAddress(listen)) process.argv.push_back("--insecure");
   process.lifetime = options.lifetime;
   process.stderr_path = CoordinatorLog(options);
   absl::StatusOr<std::unique_ptr<ChildProcess>> child = StartDaemon(process);
@@ -101,6 +103,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& 
   if (!options.worker_metrics.empty()) {
     process.argv.insert(process.argv.end(), {"--metrics-listen", options.worker_metrics.at(index)});
   }
+  for (const std::string& library : options.op_libraries)
+    process.argv.insert(process.argv.end(), {"--op-library", library});
+  if (!IsUnixAddress(coordinator)) process.argv.push_back("--insecure");
   process.lifetime = options.lifetime;
   process.stderr_path = WorkerLog(options, index);
   return StartDaemon(process);

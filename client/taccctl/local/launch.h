@@ -31,6 +31,8 @@ struct LaunchOptions {
   std::vector<std::string> devices;
   // Of each worker, HOST:PORT of its /metrics, port 0 for a free one; empty: none have it.
   std::vector<std::string> worker_metrics;
+  // Of each worker: --op-library.
+  std::vector<std::string> op_libraries;
   // Where the coordinator keeps the largest number of a job's id; empty: in its own folder.
   std::string job_number_file;
   // Names of workers are PREFIX-0, PREFIX-1, ...
@@ -39,11 +41,12 @@ struct LaunchOptions {
 
 struct LaunchedCoordinator {
   std::unique_ptr<ChildProcess> process;
-  // HOST:PORT at which it serves.
+  // HOST:PORT or unix:PATH at which it serves.
   std::string address;
 };
 
-// Starts tacc-coordinator and waits until it serves. `listen` may have port 0; `metrics_listen` as well. Errors:
+// Starts tacc-coordinator and waits until it serves. `listen` may have port 0; `metrics_listen` as well, or be
+// empty: no metrics. A port is open to all who reach it (--insecure): the caller has asked whether it may be. Errors:
 // InvalidArgument with what the coordinator said (a port in use), Internal when it ended otherwise, Cancelled.
 absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen,
                                                       const std::string& metrics_listen);

@@ -63,7 +63,7 @@ TEST_F(LaunchTest, TheCoordinatorSaysWhereItServes) {
   EXPECT_EQ(coordinator->address, "127.0.0.1:4321");
   EXPECT_EQ(LastLines(CoordinatorLog(options_), 5).at(0),
             "--listen 127.0.0.1:0 --state-dir " + directory_ +
-                "/coordinator --metrics-listen 127.0.0.1:0 --exit-with-parent-fd 3");
+                "/coordinator --metrics-listen 127.0.0.1:0 --insecure --exit-with-parent-fd 3");
 }
 
 TEST_F(LaunchTest, TheCoordinatorKeepsNumbersWhereItIsTold) {
@@ -92,6 +92,7 @@ TEST_F(LaunchTest, TheWorkerGetsItsShare) {
   EXPECT_THAT(LastLines(WorkerLog(options_, 1), 2).at(0), HasSubstr("--metrics-listen 127.0.0.1:9"));
   EXPECT_EQ(WorkerMetricsAddress(options_, 1), "127.0.0.1:9");
   options_.worker_metrics.clear();
+  options_.op_libraries = {"/opt/a.so", "/opt/b.so"};
   WriteTool("tacc-worker", std::string("echo \"$@\" >&2; echo attached local-1\n") + kUntilParentEnds);
   // On a GPU it takes what is free there.
   options_.devices[1] = "cuda:1";
@@ -101,6 +102,7 @@ TEST_F(LaunchTest, TheWorkerGetsItsShare) {
   EXPECT_TRUE(WaitUntilAttached(options_, 1, gpu->get()).ok());
   EXPECT_THAT(LastLines(WorkerLog(options_, 1), 1).at(0), HasSubstr("--device cuda:1 --threads 2"));
   EXPECT_THAT(LastLines(WorkerLog(options_, 1), 1).at(0), testing::Not(HasSubstr("--memory")));
+  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 1).at(0), HasSubstr("--op-library /opt/a.so --op-library /opt/b.so "));
 }
 
 TEST_F(LaunchTest, AChildEndsWithItsParent) {
@@ -241,7 +243,9 @@ TEST_F(LaunchTest, UpStateRoundTrips) {
   // One that was never started has no place in the file.
   EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(
-      WriteUpState(directory_, {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {"cuda:0"}, {self, later}})
+      WriteUpState(
+          directory_,
+          {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {"cuda:0"}, {self, later}, {}, {"/opt/a.so"}})
           .ok());
   const auto up = ReadUpState(directory_);
   ASSERT_TRUE(up.ok()) << up.status();
@@ -251,6 +255,7 @@ TEST_F(LaunchTest, UpStateRoundTrips) {
   EXPECT_EQ(up->threads, 3);
   EXPECT_EQ(up->memory_bytes, int64_t{1} << 40);
   EXPECT_THAT(up->devices, testing::ElementsAre("cuda:0"));
+  EXPECT_THAT(up->op_libraries, testing::ElementsAre("/opt/a.so"));
   EXPECT_TRUE(IsRunning(up->processes.at(0)));
   EXPECT_THAT(EndedProcesses(*up), testing::ElementsAre("later"));
   std::ofstream(directory_ + "/up.json") << "{\"address\": 5}";

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/taccctl/local/socket_address.h"
 
 namespace tacc::client {
 namespace {
@@ -18,6 +19,9 @@ constexpr double kStopSeconds = 10;
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LaunchOptions& options, Interrupt* interrupt) {
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(options, interrupt));
   cluster->members_.resize(options.devices.size() + 1);
+  absl::StatusOr<std::string> address = NewSocketAddress(options.directory);
+  if (!address.ok()) return address.status();
+  cluster->address_ = *std::move(address);
   cluster->options_.interrupt = interrupt;
   for (size_t i = 0; i < cluster->members_.size(); ++i) {
     const absl::Status started = cluster->StartMember(i);
@@ -37,6 +41,7 @@ LocalCluster::~LocalCluster() {
     if (members_[i].process != nullptr) members_[i].process->Signal(SIGTERM);
   }
   for (size_t i = members_.size(); i-- > 0;) Stop(&members_[i]);
+  RemoveSocketFolder(address_);
 }
 
 void LocalCluster::Stop(Member* member) {
@@ -57,11 +62,9 @@ absl::Status LocalCluster::StartMember(size_t i) {
     return absl::OkStatus();
   }
   // Started again, it is where the workers look for it.
-  absl::StatusOr<LaunchedCoordinator> coordinator =
-      LaunchCoordinator(options_, address_.empty() ? "127.0.0.1:0" : address_, "127.0.0.1:0");
+  absl::StatusOr<LaunchedCoordinator> coordinator = LaunchCoordinator(options_, address_, /*metrics_listen=*/"");
   if (!coordinator.ok()) return coordinator.status();
   members_[i].process = std::move(coordinator->process);
-  address_ = coordinator->address;
   return absl::OkStatus();
 }
 

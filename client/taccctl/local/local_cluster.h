@@ -17,7 +17,7 @@ namespace tacc::client {
 
 class LocalCluster {
  public:
-  // Starts a coordinator at a free port of 127.0.0.1 and a worker on each of the devices, which attach by and by.
+  // Starts a coordinator at a Unix socket of this user and a worker on each of the devices, which attach by and by.
   // Children that end are started again; when one ends three times within seconds, or says that its input is bad,
   // `interrupt` is aborted with the reason. Cancelled when it is raised before the coordinator serves. `interrupt` must
   // outlive the cluster.

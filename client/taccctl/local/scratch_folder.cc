@@ -68,13 +68,16 @@ void RemoveOld(const std::string& base) {
   }
 }
 
+// Made anew: others may write to the run's folder, and a link there is not written through.
 bool CopyLogs(const std::string& from, const std::string& to) {
   std::error_code error;
   if (!std::filesystem::create_directories(to, error) && error) return false;
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(to, error))) return false;
   for (std::filesystem::directory_iterator it(from, error), end; !error && it != end; it.increment(error)) {
     if (it->path().extension() != ".log") continue;
-    std::filesystem::copy_file(it->path(), std::filesystem::path(to) / it->path().filename(),
-                               std::filesystem::copy_options::overwrite_existing, error);
+    const std::filesystem::path copy = std::filesystem::path(to) / it->path().filename();
+    std::filesystem::remove(copy, error);
+    if (!error) std::filesystem::copy_file(it->path(), copy, error);
     if (error) return false;
   }
   return !error;

@@ -149,6 +149,25 @@ TEST_F(ScratchFolderTest, LogsAreCopied) {
   EXPECT_THAT(Names(), ElementsAre("run"));
 }
 
+TEST_F(ScratchFolderTest, LogsAreNotWrittenThroughALink) {
+  Write("victim", "theirs");
+  Write("run/logs/worker-0.log");
+  std::filesystem::remove(base_ + "/run/logs/worker-0.log");
+  std::filesystem::create_symlink(base_ + "/victim", base_ + "/run/logs/worker-0.log");
+  auto folder = ScratchFolder::Make(base_);
+  ASSERT_TRUE(folder.ok());
+  std::ofstream((*folder)->path() + "/worker-0.log") << "new";
+  EXPECT_EQ((*folder)->KeepLogs(base_ + "/run/logs"), base_ + "/run/logs");
+  std::string text;
+  std::getline(std::ifstream(base_ + "/victim"), text);
+  EXPECT_EQ(text, "theirs");
+  std::getline(std::ifstream(base_ + "/run/logs/worker-0.log"), text);
+  EXPECT_EQ(text, "new");
+  // Nor into a folder that is one.
+  std::filesystem::create_directory_symlink(base_ + "/run", base_ + "/linked");
+  EXPECT_EQ((*folder)->KeepLogs(base_ + "/linked"), (*folder)->path());
+}
+
 TEST_F(ScratchFolderTest, LogsThatCannotBeCopiedStayWhereTheyAre) {
   auto folder = ScratchFolder::Make(base_);
   ASSERT_TRUE(folder.ok());

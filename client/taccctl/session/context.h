@@ -54,6 +54,12 @@ enum class OutputForm { kTable, kJson };
 struct GlobalOptions {
   // Empty: TACC_ADDRESS, else what `taccctl up` started, else 127.0.0.1:7070.
   std::string address;
+  // Empty: TACC_TLS_DIR, else without TLS.
+  std::string tls_dir;
+  // Empty: TACC_TOKEN_FILE, else none.
+  std::string token_file;
+  // Empty: TACC_TLS_SERVER_NAME, else the address's host.
+  std::string tls_server_name;
   OutputForm form = OutputForm::kTable;
 };
 

@@ -2,19 +2,27 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <random>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "client/taccctl/session/up_state.h"
 #include "grpcpp/grpcpp.h"
+#include "identity/folder.h"
+#include "identity/token.h"
+#include "machine/loopback.h"
 #include "machine/tacc_python.h"
+#include "machine/unix_socket.h"
 #include "tacc/v1/coordinator.grpc.pb.h"
 
 namespace tacc::client {
 namespace {
 
+constexpr char kDefaultAddress[] = "127.0.0.1:7070";
 constexpr double kCallSeconds = 10;
 // Plans and submits may read a model's headers.
 constexpr double kLongCallSeconds = 120;
@@ -28,7 +36,9 @@ absl::Status ToStatus(const grpc::Status& status) {
 
 // What listens at an address without being a coordinator's service, of gRPC's words for it; empty: it may be nothing.
 std::string WhatListens(const std::string& message) {
-  constexpr char kCloses[] = "closed the connection, as a coordinator does that has as many as it may have (try again)";
+  constexpr char kCloses[] =
+      "closed the connection, as a coordinator does that has as many as it may have (try again), or that has TLS and "
+      "does not know your certificate (--tls-dir)";
   const std::pair<const char*, const char*> kReasons[] = {
       {"before receiving SETTINGS frame", "does not answer"},
       {"http1.x server", "answers as a web server, as a coordinator's metrics do"},
@@ -46,6 +56,11 @@ std::string WhatListens(const std::string& message) {
 std::string WhyAway(const std::string& message) {
   const std::pair<const char*, const char*> kReasons[] = {
       {"Connection refused", "nothing listens there"},
+      {"No such file or directory", "nothing listens there"},
+      {"Permission denied", "it is another user's"},
+      {"Hostname Verification", "its certificate has not that host; give a name that it has as --tls-server-name"},
+      {"certificate verify failed", "no authority in your ca.crt has signed its certificate"},
+      {"wrong version number", "it is without TLS"},
       {"before receiving SETTINGS frame", "it does not answer"},
       {"DNS resolution failed", "its host is not known"},
       {"Name or service not known", "its host is not known"},
@@ -69,7 +84,7 @@ std::chrono::system_clock::time_point After(double seconds) {
          std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& endpoint) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   // By this name gRPC means how long one attempt to connect may take: a loaded machine needs more than the pause
@@ -79,19 +94,19 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   // A coordinator is reached directly, whatever http_proxy says.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return identity::MakeChannel(endpoint.address, endpoint.tls, std::move(arguments));
 }
 
 }  // namespace
 
 struct CoordinatorClient::Connection {
-  Connection(const std::string& address, Interrupt* interrupt)
-      : address(address),
+  Connection(const Endpoint& endpoint, Interrupt* interrupt)
+      : endpoint(endpoint),
         interrupt(interrupt),
-        channel(MakeChannel(address)),
+        channel(MakeChannel(endpoint)),
         stub(v1::CoordinatorService::NewStub(channel)) {}
 
-  const std::string address;
+  const Endpoint endpoint;
   Interrupt* const interrupt;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::CoordinatorService::Stub> stub;
@@ -101,20 +116,24 @@ struct CoordinatorClient::Connection {
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
       was_connected = true;
       if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_message() == "Deadline Exceeded") {
-        return absl::DeadlineExceededError(absl::StrCat("no answer in time from the coordinator at ", address));
+        return absl::DeadlineExceededError(
+            absl::StrCat("no answer in time from the coordinator at ", endpoint.address));
       }
       return ToStatus(status);
     }
+    if (const std::string problem = identity::TokenProblem(status.error_message()); !problem.empty())
+      return absl::InvalidArgumentError(problem);
+    if (identity::IsTokenUnchecked(status.error_message())) return absl::UnavailableError(status.error_message());
     if (was_connected)
       return absl::UnavailableError(
-          absl::StrCat("lost the coordinator at ", address, ": ", WhyAway(status.error_message())));
+          absl::StrCat("lost the coordinator at ", endpoint.address, ": ", WhyAway(status.error_message())));
     if (const std::string what = WhatListens(status.error_message()); !what.empty()) {
-      return absl::UnavailableError(absl::StrCat("something listens at ", address, ", but ", what,
+      return absl::UnavailableError(absl::StrCat("something listens at ", endpoint.address, ", but ", what,
                                                  "; if it is no coordinator, say where one is with --address or ",
                                                  "TACC_ADDRESS"));
     }
     return absl::UnavailableError(absl::StrCat(
-        "no coordinator at ", address, ": ", WhyAway(status.error_message()),
+        "no coordinator at ", endpoint.address, ": ", WhyAway(status.error_message()),
         "; start one on this machine with `taccctl up`, or say where it is with --address or TACC_ADDRESS"));
   }
 
@@ -169,12 +188,12 @@ struct CoordinatorClient::Connection {
   }
 };
 
-CoordinatorClient::CoordinatorClient(const std::string& address, Interrupt* interrupt)
-    : interrupts_seen_(interrupt->count()), connection_(std::make_unique<Connection>(address, interrupt)) {}
+CoordinatorClient::CoordinatorClient(const Endpoint& endpoint, Interrupt* interrupt)
+    : interrupts_seen_(interrupt->count()), connection_(std::make_unique<Connection>(endpoint, interrupt)) {}
 
 CoordinatorClient::~CoordinatorClient() = default;
 
-const std::string& CoordinatorClient::address() const { return connection_->address; }
+const Endpoint& CoordinatorClient::endpoint() const { return connection_->endpoint; }
 
 absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& spec, const std::string& request_id) {
   v1::SubmitRequest request;
@@ -262,34 +281,86 @@ double Backoff::Next() {
 
 void Backoff::Reset() { seconds_ = 0; }
 
-absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, const Context& context) {
+namespace {
+
+// A text that an option says, else a variable.
+struct Setting {
+  Setting(const char* option, std::string given, const char* variable, const Context& context)
+      : source(given.empty() ? variable : option),
+        text(given.empty() ? context.Variable(variable) : std::move(given)) {}
+  const char* source;
+  std::string text;
+};
+
+absl::StatusOr<identity::Tls> FindTls(const GlobalOptions& options, const Context& context) {
+  const Setting folder("--tls-dir", options.tls_dir, "TACC_TLS_DIR", context);
+  const Setting name("--tls-server-name", options.tls_server_name, "TACC_TLS_SERVER_NAME", context);
+  const Setting token("--token-file", options.token_file, "TACC_TOKEN_FILE", context);
+  if (folder.text.empty() && token.text.empty()) return identity::Tls();
+  if (folder.text.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        token.source, ": a token goes over TLS alone; give --tls-dir, a folder with the coordinator's ca.crt"));
+  }
+  const absl::Status trusted = token.text.empty() ? identity::CheckFolder(folder.text, std::time(nullptr)).status()
+                                                  : identity::ReadAuthorities(folder.text).status();
+  if (!trusted.ok()) return absl::InvalidArgumentError(absl::StrCat(folder.source, ": ", trusted.message()));
+  if (!token.text.empty()) {
+    const absl::Status readable = identity::ReadTokenFile(token.text).status();
+    if (!readable.ok()) return absl::InvalidArgumentError(absl::StrCat(token.source, ": ", readable.message()));
+  }
+  return identity::Tls{folder.text, name.text, token.text};
+}
+
+}  // namespace
+
+absl::StatusOr<Endpoint> FindCoordinator(const GlobalOptions& options, const Context& context) {
   std::string address = options.address, source = "--address";
   if (address.empty()) {
     address = context.Variable("TACC_ADDRESS");
     source = "TACC_ADDRESS";
   }
-  if (address.empty()) {
+  if (address.empty() && options.tls_dir.empty() && options.token_file.empty()) {
     const std::string directory = UpDirectory(context);
     const absl::StatusOr<UpState> up = ReadUpState(directory);
-    if (!up.ok()) return "127.0.0.1:7070";
-    for (const std::string& name : EndedProcesses(*up)) {
+    for (const std::string& name : up.ok() ? EndedProcesses(*up) : std::vector<std::string>()) {
       context.err << "warning: " << name << ", which `taccctl up` started, has ended (its log is " << directory << "/"
                   << name << ".log); `taccctl up` starts it again" << std::endl;
     }
-    return up->address;
+    if (up.ok()) return Endpoint{up->address, {}};
+  }
+  if (address.empty()) address = kDefaultAddress;
+  if (IsUnixAddress(address)) {
+    const absl::Status status = UnixSocketPath(address).status();
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+    return Endpoint{address, {}};  // Its user is all that it asks for.
   }
   const size_t colon = address.rfind(':');
   int port = 0;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
-      port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(source, " = \"", address, "\" is not HOST:PORT, as 127.0.0.1:7070"));
+  const bool has_host = colon != std::string::npos && colon > 0 && (address[0] == '[' || address.find(':') == colon);
+  if (!has_host || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source, " = \"", address, "\" is not HOST:PORT, as 127.0.0.1:7070 or [::1]:7070, nor unix:/PATH"));
   }
-  return address;
+  absl::StatusOr<identity::Tls> tls = FindTls(options, context);
+  if (!tls.ok()) return tls.status();
+  const std::string host = std::string(absl::StripSuffix(absl::StripPrefix(address.substr(0, colon), "["), "]"));
+  if (tls->folder.empty() && !IsLoopback(host)) {
+    context.err << "warning: " << address
+                << " is reached without TLS: the network can read and change what goes there, "
+                << "and whoever has that address may answer; give --tls-dir (TACC_TLS_DIR), a folder that "
+                << "`tacc-coordinator init` makes" << std::endl;
+  }
+  return Endpoint{address, *std::move(tls)};
 }
 
 std::string CommandStart(const GlobalOptions& options, const Context& context) {
-  return absl::StrCat(ShellWord(context.program),
-                      options.address.empty() ? "" : absl::StrCat(" --address ", ShellWord(options.address)));
+  std::string command = ShellWord(context.program);
+  for (const auto& [option, value] :
+       {std::pair("--address", options.address), std::pair("--tls-dir", options.tls_dir),
+        std::pair("--tls-server-name", options.tls_server_name), std::pair("--token-file", options.token_file)}) {
+    if (!value.empty()) absl::StrAppend(&command, " ", option, " ", ShellWord(value));
+  }
+  return command;
 }
 
 std::string NewRequestId() {

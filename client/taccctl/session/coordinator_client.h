@@ -10,18 +10,27 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "client/taccctl/session/context.h"
+#include "identity/credentials.h"
 #include "tacc/v1/coordinator.pb.h"
 
 namespace tacc::client {
 
+// Where a coordinator is, and how it is talked to.
+struct Endpoint {
+  std::string address;  // HOST:PORT.
+  identity::Tls tls;
+};
+
 class CoordinatorClient {
  public:
-  // The coordinator at `address` (HOST:PORT). Does not connect yet. `interrupt` ends what is under way; it must outlive
-  // the client.
-  CoordinatorClient(const std::string& address, Interrupt* interrupt);
+  // Does not connect yet. `interrupt` ends what is under way; it must outlive the client.
+  CoordinatorClient(const Endpoint& endpoint, Interrupt* interrupt);
+  // Of a coordinator that this process, or `taccctl up`, has started: without TLS.
+  CoordinatorClient(const std::string& address, Interrupt* interrupt)
+      : CoordinatorClient(Endpoint{address, {}}, interrupt) {}
   ~CoordinatorClient();
 
-  const std::string& address() const;
+  const Endpoint& endpoint() const;
 
   // Each returns the coordinator's status; Unavailable says how to reach one, when there is none at the address;
   // Cancelled when an interrupt came while it waited: whether the coordinator has heard the request is not known then.
@@ -64,11 +73,15 @@ class Backoff {
   double seconds_ = 0;
 };
 
-// The address that a command uses: --address, else TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070.
-// InvalidArgument when it is not HOST:PORT. Warns on stderr of what `taccctl up` started and has ended since.
-absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, const Context& context);
+// The coordinator that a command uses: at --address, else TACC_ADDRESS, else that of `taccctl up` (not with --tls-dir
+// or --token-file), else 127.0.0.1:7070. By TLS with the folder --tls-dir or TACC_TLS_DIR, and the token in
+// --token-file or TACC_TOKEN_FILE if one is given; that of `taccctl up` without. InvalidArgument when the address is
+// neither HOST:PORT nor unix:PATH, the folder or the file is of no use, or a token would go without TLS. Warns on
+// stderr of what `taccctl up` started and has ended since.
+absl::StatusOr<Endpoint> FindCoordinator(const GlobalOptions& options, const Context& context);
 
-// What a command to paste begins with: taccctl, and --address where it was given.
+// What a command to paste begins with: taccctl, and those options that say which coordinator and how, where they
+// were given.
 std::string CommandStart(const GlobalOptions& options, const Context& context);
 
 // A request id that nobody else makes.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::client {
@@ -44,7 +46,7 @@ UpLock::~UpLock() {
 absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
   std::ifstream stream(StatePath(directory));
   if (!stream) return absl::NotFoundError("`taccctl up` has not started anything");
-  const nlohmann::json json = nlohmann::json::parse(stream, nullptr, false);
+  const nlohmann::json json = ParseJson(std::string(std::istreambuf_iterator<char>(stream), {}));
   const absl::Status damaged = absl::InvalidArgumentError(
       absl::StrCat(StatePath(directory), " is damaged; stop what runs in ", directory, " by hand and remove it"));
   UpState state;
@@ -56,6 +58,7 @@ absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
     state.memory_bytes = json.at("memory_bytes");
     state.devices = json.at("devices");
     state.worker_metrics = json.value("worker_metrics", std::vector<std::string>());
+    state.op_libraries = json.value("op_libraries", std::vector<std::string>());
     for (const auto& entry : json.at("processes")) {
       UpProcess process{entry.at("name"), entry.at("pid"), entry.at("start_ticks")};
       if (process.pid < 2) return damaged;
@@ -77,6 +80,7 @@ absl::Status WriteUpState(const std::string& directory, const UpState& state) {
                                  {"memory_bytes", state.memory_bytes},
                                  {"devices", state.devices},
                                  {"worker_metrics", state.worker_metrics},
+                                 {"op_libraries", state.op_libraries},
                                  {"processes", nlohmann::json::array()}};
   for (const UpProcess& process : state.processes) {
     json["processes"].push_back({{"name", process.name}, {"pid", process.pid}, {"start_ticks", process.start_ticks}});
@@ -85,7 +89,7 @@ absl::Status WriteUpState(const std::string& directory, const UpState& state) {
   std::ofstream stream(temporary);
   stream << json.dump(2) << "\n";
   stream.close();
-  if (!stream || rename(temporary.c_str(), path.c_str()) != 0)
+  if (!stream || chmod(temporary.c_str(), 0600) != 0 || rename(temporary.c_str(), path.c_str()) != 0)
     return absl::InternalError(absl::StrCat("cannot write ", path));
   return absl::OkStatus();
 }

@@ -23,8 +23,9 @@ struct UpProcess {
 
 // Enough to start again what has ended, as it was.
 struct UpState {
+  // HOST:PORT or unix:PATH.
   std::string address;
-  std::string metrics_address;
+  std::string metrics_address;  // Empty: it has none.
   // Workers are PREFIX-0, PREFIX-1, ...
   std::string worker_prefix;
   // Of each worker.
@@ -37,6 +38,8 @@ struct UpState {
   std::vector<UpProcess> processes;
   // Of the workers' /metrics; empty in the file of an older version, whose workers have none.
   std::vector<std::string> worker_metrics;
+  // Of each worker: --op-library. Empty in the file of an older version.
+  std::vector<std::string> op_libraries;
 };
 
 // $XDG_STATE_HOME/tacc/up, or ~/.local/state/tacc/up.

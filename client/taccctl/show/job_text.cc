@@ -147,6 +147,7 @@ std::string StepsDone(const v1::Job& job) {
 void PrintJob(const v1::Job& job, std::ostream& out) {
   Fields fields = {
       {"job", job.id()},
+      {"project", job.project()},
       {"phase",
        job.reason().empty() ? PhaseText(job.phase()) : absl::StrCat(PhaseText(job.phase()), " (", job.reason(), ")")},
       {"steps", StepsText(job)},
@@ -180,6 +181,7 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
   }
   fields.emplace_back("model", job.exported_path());
   fields.emplace_back("attempt", job.attempt() > 0 ? absl::StrCat(job.attempt()) : "");
+  for (const std::string& traffic : job.unencrypted()) fields.emplace_back("traffic", traffic);
   PrintFields(fields, out);
   for (const v1::Restart& restart : job.restarts()) {
     out << PrintableLines(absl::StrCat("restart after attempt ", restart.attempt(), " at step ", restart.step(), ", ",

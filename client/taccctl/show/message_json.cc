@@ -60,14 +60,15 @@ ordered_json MessageJson(const Message& message) {
   const auto& type = *message.GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor* field = type.field(i);
+    const std::string name(field->name());
     if (field->is_map()) {
-      json[field->name()] = Map(message, field);
+      json[name] = Map(message, field);
     } else if (field->is_repeated()) {
-      json[field->name()] = ordered_json::array();
+      json[name] = ordered_json::array();
       for (int k = 0; k < message.GetReflection()->FieldSize(message, field); ++k)
-        json[field->name()].push_back(Value(message, field, k));
+        json[name].push_back(Value(message, field, k));
     } else if (!field->has_presence() || message.GetReflection()->HasField(message, field)) {
-      json[field->name()] = Value(message, field, -1);
+      json[name] = Value(message, field, -1);
     }
   }
   return json;

@@ -17,8 +17,10 @@ size_t Width(const std::string& text) {
 
 std::string Printable(const std::string& text) {
   std::string out = text;
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (static_cast<unsigned char>(out[i]) < 0x20 || out[i] == 0x7f) out[i] = ' ';
+    // U+0080 to U+009F, of which one is as good as ESC [.
+    if (out[i] == '\xc2' && i + 1 < out.size() && (out[i + 1] & 0xe0) == 0x80) out.replace(i, 2, " ");
   }
   return out;
 }

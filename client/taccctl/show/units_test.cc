@@ -1,7 +1,10 @@
 #include "client/taccctl/show/units.h"
 
+#include <sstream>
+
 #include "client/taccctl/local/share_out.h"
 #include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/show/table.h"
 #include "gtest/gtest.h"
 
 namespace tacc::client {
@@ -23,6 +26,24 @@ TEST(UnitsTest, Formats) {
   EXPECT_EQ(FormatPercent(0.0004), "0.04%");
   EXPECT_EQ(FormatPercent(4e-8), "<0.01%");
   EXPECT_EQ(FormatTime(0), "");
+}
+
+TEST(PrintableTest, NothingSteersTheTerminal) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\x7f\n"), "a [2Jb  ");
+  EXPECT_EQ(Printable("a\xc2\x9b"
+                      "2Jb\xc2\x85"),
+            "a 2Jb ");
+  EXPECT_EQ(Printable("\xc2\xa0\xc3\x9f \xe2\x82\xac \xc2"), "\xc2\xa0\xc3\x9f \xe2\x82\xac \xc2");
+}
+
+TEST(CommandStartTest, HasAllThatSaysHowToReachTheCoordinator) {
+  std::istringstream in;
+  std::ostringstream out, err;
+  Interrupt interrupt;
+  const Context context{.program = "taccctl", .in = in, .out = out, .err = err, .interrupt = interrupt};
+  EXPECT_EQ(CommandStart({}, context), "taccctl");
+  EXPECT_EQ(CommandStart({.address = "h:1", .tls_dir = "p k", .token_file = "t", .tls_server_name = "n"}, context),
+            "taccctl --address h:1 --tls-dir 'p k' --tls-server-name n --token-file t");
 }
 
 TEST(BackoffTest, DoublesFromTwoTenthsToTwoSeconds) {

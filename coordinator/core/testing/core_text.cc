@@ -1,8 +1,11 @@
 #include "coordinator/core/testing/core_text.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/text_format.h"
 #include "nlohmann/json.hpp"
+#include "protocol/attach_protocol.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -11,9 +14,13 @@ std::string FactText(const v1::Fact& fact) {
   const auto* field = v1::Fact::descriptor()->FindFieldByNumber(fact.fact_case());
   std::string text = absl::StrCat("log ", fact.job(), " ", field->name());
   const auto& message = fact.GetReflection()->GetMessage(fact, field);
-  if (fact.has_job_accepted()) return absl::StrCat(text, " number: ", fact.job_accepted().number(), "\n");
+  if (fact.has_job_accepted()) {
+    const v1::JobAccepted& accepted = fact.job_accepted();
+    return absl::StrCat(text, " number: ", accepted.number(),
+                        accepted.project().empty() ? "" : " project: ", accepted.project(), "\n");
+  }
   if (fact.has_job_compiled()) return absl::StrCat(text, "\n");
-  const std::string body = message.ShortDebugString();
+  const std::string body = FieldsText(message);
   return absl::StrCat(text, body.empty() ? "" : " ", body, "\n");
 }
 
@@ -21,7 +28,12 @@ std::string SendText(const std::string& worker, const v1::AttachResponse& messag
   std::string text = absl::StrCat("send ", worker, " ");
   switch (message.message_case()) {
     case v1::AttachResponse::kRegistered:
-      return text + "registered\n";
+      // By another protocol than the coordinator's newest.
+      return absl::StrCat(text, "registered",
+                          message.registered().protocol() == protocol::kAttachProtocol
+                              ? ""
+                              : absl::StrCat(" protocol=", message.registered().protocol()),
+                          "\n");
     case v1::AttachResponse::kCheckPaths:
       return absl::StrCat(
           text, "check_paths ", message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
@@ -71,6 +83,14 @@ std::string SendText(const std::string& worker, const v1::AttachResponse& messag
 }
 
 }  // namespace
+
+std::string FieldsText(const google::protobuf::Message& message) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  std::string text;
+  printer.PrintToString(message, &text);
+  return std::string(absl::StripTrailingAsciiWhitespace(text));
+}
 
 std::string RankName(const v1::RankId& id) { return absl::StrCat(id.job(), "/", id.attempt(), "/", id.rank()); }
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/core/core.h"
+#include "coordinator/core/testing/arguments.h"
 #include "coordinator/core/testing/core_text.h"
 #include "coordinator/core/view.h"
 #include "protocol/attach_protocol.h"
@@ -36,33 +36,6 @@ v1::RankId ParseRank(const std::string& text) {
   return IdOf(parts.at(0), std::stoi(parts.at(1)), std::stoi(parts.at(2)));
 }
 
-// Arguments of a command: words, and key=value pairs.
-struct Arguments {
-  std::vector<std::string> words;
-  std::map<std::string, std::string> values;
-
-  explicit Arguments(const std::string& line) {
-    for (const std::string& word : std::vector<std::string>(absl::StrSplit(line, ' ', absl::SkipEmpty()))) {
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos || word.find(':') < equals || word[0] == '{') {
-        words.push_back(word);
-      } else {
-        values[word.substr(0, equals)] = word.substr(equals + 1);
-      }
-    }
-  }
-  std::string Text(const std::string& key, const std::string& fallback = "") const {
-    auto it = values.find(key);
-    return it == values.end() ? fallback : it->second;
-  }
-  // Words are joined by "_".
-  std::string Words(const std::string& key) const { return absl::StrReplaceAll(Text(key), {{"_", " "}}); }
-  int64_t Int(const std::string& key, int64_t fallback) const {
-    auto it = values.find(key);
-    return it == values.end() ? fallback : std::stoll(it->second);
-  }
-};
-
 class Interpreter {
  public:
   Interpreter() {
@@ -76,8 +49,9 @@ class Interpreter {
     const std::string subject = args.words.size() > 1 ? args.words[1] : "";
     if (name == "submit") return Feed(Submit(subject, args));
     if (name == "cancel") {
-      return Feed(
-          CancelJob{++tag_, subject, args.words.at(2) == "now" ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT});
+      return Feed(CancelJob{++tag_, subject,
+                            args.words.at(2) == "now" ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT,
+                            ScopeOf(args)});
     }
     if (name == "compiled") return Feed(Compiled(subject, args));
     if (name == "compile_failed") {
@@ -93,10 +67,10 @@ class Interpreter {
     if (name == "attach") return Feed(Attach(subject, args));
     if (name == "detach") return Feed(WorkerDetached{sessions_[subject]});
     if (name == "paths") return Feed(Paths(subject, args));
-    if (name == "asked") return absl::StrCat(asked_[subject].ShortDebugString(), "\n");
-    if (name == "event") return Feed(Event(args.words.at(1), command.substr(command.find('{'))));
+    if (name == "asked") return absl::StrCat(FieldsText(asked_[subject]), "\n");
+    if (name == "event") return Feed(Event(subject, args, command.substr(command.find('{'))));
     if (name == "step" || name == "checkpoint" || name == "ready") {
-      return Feed(Event(subject, Json(name, args.words.size() > 2 ? args.words[2] : "0", ParseRank(subject))));
+      return Feed(Event(subject, args, Json(name, args.words.size() > 2 ? args.words[2] : "0", ParseRank(subject))));
     }
     if (name == "exit") return Feed(Exit(subject, args));
     if (name == "beat") return Feed(Beat(subject, args));
@@ -135,10 +109,17 @@ class Interpreter {
 
   // ---- Inputs.
 
+  // project=NAME: a user of that project asks; else an administrator.
+  static JobScope ScopeOf(const Arguments& args) {
+    const bool is_user = args.values.count("project") != 0;
+    return {!is_user, is_user ? args.Text("project") : ""};
+  }
+
   Input Submit(const std::string& name, const Arguments& args) {
     SubmitJob submit;
     submit.tag = ++tag_;
     submit.request_id = args.Text("request", absl::StrCat("r", tag_));
+    submit.scope = ScopeOf(args);
     submit.spec.set_name(name);
     submit.spec.mutable_model()->set_path(args.Text("model", "/models/m"));
     submit.spec.mutable_data()->set_path("/data/d");
@@ -162,7 +143,7 @@ class Interpreter {
   Input Compiled(const std::string& job, const Arguments& args) {
     CompileDone done;
     done.job = job;
-    const int64_t world = args.Int("world", core_->Find(job)->spec.resources().workers());
+    const int64_t world = args.Int("world", core_->Find(job, {.all = true})->spec.resources().workers());
     const int64_t stages = args.Int("pp", 1);
     done.summary = absl::StrCat(
         R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)", world,
@@ -261,21 +242,22 @@ class Interpreter {
     return message;
   }
 
-  v1::RankReport* NewReport(const std::string& rank, WorkerMessage* message) {
+  // from=WORKER: it comes from that one, which counts for itself, and not from the one on which the rank was placed.
+  v1::RankReport* NewReport(const std::string& rank, const Arguments& args, WorkerMessage* message) {
     const v1::RankId id = ParseRank(rank);
-    const std::string worker = placed_[rank];
-    message->session = sessions_[worker];
+    const bool is_foreign = args.values.count("from") != 0;
+    message->session = sessions_[is_foreign ? args.Text("from") : placed_[rank]];
     v1::RankReport* report = message->message.mutable_rank_report();
     *report->mutable_id() = id;
-    report->set_sequence(++sequences_[rank]);
+    report->set_sequence(++sequences_[is_foreign ? absl::StrCat(rank, " from ", args.Text("from")) : rank]);
     return report;
   }
 
-  Input Event(const std::string& rank, const std::string& json) {
+  Input Event(const std::string& rank, const Arguments& args, const std::string& json) {
     // "event toy-1/1/0@3 {...}" sends number 3 (again).
     const std::vector<std::string> parts = absl::StrSplit(rank, '@');
     WorkerMessage message;
-    v1::RankReport* report = NewReport(parts[0], &message);
+    v1::RankReport* report = NewReport(parts[0], args, &message);
     if (parts.size() == 2) {
       report->set_sequence(std::stoull(parts[1]));
       sequences_[parts[0]] = std::max<uint64_t>(sequences_[parts[0]] - 1, report->sequence());
@@ -300,7 +282,7 @@ class Interpreter {
 
   Input Exit(const std::string& rank, const Arguments& args) {
     WorkerMessage message;
-    v1::RankExited* exited = NewReport(rank, &message)->mutable_exited();
+    v1::RankExited* exited = NewReport(rank, args, &message)->mutable_exited();
     if (args.values.count("signal")) {
       exited->set_signal(static_cast<int>(args.Int("signal", 0)));
     } else if (args.values.count("start")) {
@@ -327,6 +309,7 @@ class Interpreter {
       sample->set_still_seconds(static_cast<double>(args.Int("still", 0)));
       const std::string activity = args.words.size() > 3 ? args.words[3] : "";
       sample->set_waits_for_ranks(activity == "collective" || activity == "meeting");
+      sample->set_waits_for_client(activity == "client");
       sample->set_activity(activity);
     }
     return message;
@@ -346,7 +329,7 @@ class Interpreter {
   Input Deleted(const std::string& worker, const Arguments& args) {
     WorkerMessage message{sessions_[worker], {}};
     v1::DeleteCheckpointsResult* result = message.message.mutable_delete_checkpoints_result();
-    result->set_request(deletes_[worker]);
+    result->set_request(deletes_[args.Text("asked", worker)]);
     for (size_t i = 2; i < args.words.size(); ++i) result->add_deleted(args.words[i]);
     return message;
   }
@@ -354,7 +337,7 @@ class Interpreter {
   Input Reported(const std::string& worker, const Arguments& args) {
     WorkerMessage message{sessions_[worker], {}};
     v1::WriteReportResult* result = message.message.mutable_write_report_result();
-    result->set_request(reports_[worker]);
+    result->set_request(reports_[args.Text("asked", worker)]);
     if (args.words.size() > 2) result->set_path(args.words[2]);
     result->set_error(args.Words("error"));
     return message;
@@ -436,8 +419,8 @@ class Interpreter {
   // ---- What it shows.
 
   std::string ShowJob(const std::string& name) const {
-    const JobState* job = core_->Find(name);
-    return job == nullptr ? "no such job\n" : JobText(ViewJob(*job));
+    const JobState* job = core_->Find(name, {.all = true});
+    return job == nullptr ? "no such job\n" : JobText(ViewJob(*job, /*clear_address=*/""));
   }
 
   std::string ShowWorkers() const {
@@ -459,7 +442,7 @@ class Interpreter {
   std::map<uint64_t, std::string> workers_;                     // Session -> worker.
   std::map<std::string, uint64_t> checks_, deletes_, reports_;  // Worker -> its last request of the kind.
   std::map<std::string, v1::CheckPaths> asked_;
-  std::map<std::string, uint64_t> sequences_;  // RANK -> last number sent.
+  std::map<std::string, uint64_t> sequences_;  // RANK, or "RANK from WORKER" -> last number sent.
   std::map<std::string, std::string> placed_;  // RANK -> worker.
   std::vector<v1::Fact> facts_;
   std::map<std::string, uint64_t> stored_;  // RANK -> last number that was stored.

@@ -3,7 +3,7 @@
 //
 // Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `RANK@N` sends number N again):
 //   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_seconds=N] [max_restarts=N] [limit=N] [dir=D]
-//     [request=R] [resume=auto|never|PATH] [model=PATH]
+//     [request=R] [resume=auto|never|PATH] [model=PATH] [project=P]
 //   cancel JOB now|checkpoint
 //   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P] [residual=P]
 //   compile_failed JOB bad_input|bug MESSAGE
@@ -20,9 +20,9 @@
 //   checkpoint RANK N
 //   ready RANK [STEP]
 //   exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
-//   beat W [RANK collective|outside step=N call=N node=N still=S]
-//   deleted W [NAME ...]
-//   reported W [PATH|error=TEXT]: the last write_report to W
+//   beat W [RANK collective|outside|client step=N call=N node=N still=S]
+//   deleted W [NAME ...] [asked=W2]: as the answer to what W2 was asked last
+//   reported W [PATH|error=TEXT] [asked=W2]: the last write_report to W
 //   device W [TROUBLE] [memory=N]: what W says of its device
 //   tick SECONDS [alive=W,W]
 //   stall SECONDS: the coordinator does not run for so long, and its tick comes before what workers sent meanwhile

@@ -65,21 +65,30 @@ absl::Status Lexer::Next(Token* token) {
   return Error(at_, absl::StrCat("unexpected character '", text_.substr(at_, end - at_), "'"));
 }
 
+size_t Lexer::LineBegin(size_t position) const {
+  const size_t newline = text_.substr(0, position).rfind('\n');
+  return newline == absl::string_view::npos ? 0 : newline + 1;
+}
+
+std::string Lexer::Place(size_t position) const {
+  position = std::min(position, text_.size());
+  const size_t begin = LineBegin(position);
+  const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(begin), '\n');
+  return absl::StrCat(file_, ":", line, ":", position - begin + 1);
+}
+
 absl::Status Lexer::Error(size_t position, absl::string_view what) const {
   position = std::min(position, text_.size());
-  size_t begin = text_.substr(0, position).rfind('\n');
-  begin = begin == absl::string_view::npos ? 0 : begin + 1;
+  const size_t begin = LineBegin(position);
   size_t end = text_.find('\n', position);
   if (end == absl::string_view::npos) end = text_.size();
-  int line = 1;
-  for (char c : text_.substr(0, begin)) line += c == '\n';
   std::string source(text_.substr(begin, std::min<size_t>(end - begin, 200)));
   for (char& c : source) {
     if (c == '\t') c = ' ';
   }
   const size_t column = position - begin;
   std::string caret = column < 200 ? absl::StrCat("\n", std::string(column, ' '), "^") : "";
-  return absl::InvalidArgumentError(absl::StrCat(file_, ":", line, ":", column + 1, ": ", what, "\n", source, caret));
+  return absl::InvalidArgumentError(absl::StrCat(Place(position), ": ", what, "\n", source, caret));
 }
 
 std::string Lexer::TakeName() {

@@ -14,7 +14,7 @@ namespace tacc::graph {
 
 // A piece of the text form.
 struct Token {
-  enum Kind { kWord, kValue, kModule, kString, kInt, kFloat, kPunct, kNewline, kEnd } kind;
+  enum Kind { kWord, kValue, kModule, kString, kInt, kFloat, kPunct, kNewline, kEnd } kind = kEnd;
   std::string text;  // without %, @ or quotes
   int64_t integer = 0;
   double number = 0;
@@ -28,10 +28,13 @@ class Lexer {
   // Takes the next token; of kind kEnd behind the last. Errors: InvalidArgument, as Error.
   absl::Status Next(Token* token);
 
+  // "file:line:col".
+  std::string Place(size_t position) const;
   // "file:line:col: what", the line, a caret.
   absl::Status Error(size_t position, absl::string_view what) const;
 
  private:
+  size_t LineBegin(size_t position) const;
   std::string TakeName();
   absl::Status TakeString(Token* token);
   absl::Status TakeNumber(Token* token);

@@ -14,6 +14,8 @@ namespace tacc::graph {
 namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+// New names count on from the largest number that one ends with.
+constexpr int64_t kMaxNumberOfName = int64_t{1} << 62;
 
 class Parser : public PhraseParser {
  public:
@@ -39,10 +41,12 @@ class Parser : public PhraseParser {
 
  private:
   absl::Status Start(absl::string_view header) {
-    TACC_RETURN_IF_ERROR(Advance());
-    TACC_RETURN_IF_ERROR(SkipNewlines());
-    if (token_.kind != Token::kWord || header != token_.text.c_str()) {
-      return Error(absl::StrCat("the text must start with '", header, " 1'"));
+    absl::Status status = Advance();
+    if (status.ok()) status = SkipNewlines();
+    if (!status.ok() || token_.kind != Token::kWord || header != token_.text.c_str()) {
+      // Without the line: the file may be anything, and a secret.
+      return absl::InvalidArgumentError(
+          absl::StrCat(lexer_.Place(token_.position), ": the text must start with '", header, " 1'"));
     }
     TACC_RETURN_IF_ERROR(Advance());
     if (token_.kind != Token::kInt || token_.integer != 1) {
@@ -281,6 +285,11 @@ class Parser : public PhraseParser {
       const size_t dot = values[i].name.rfind('.');
       int64_t suffix = 0;
       if (dot != std::string::npos && absl::SimpleAtoi(values[i].name.substr(dot + 1), &suffix)) {
+        if (suffix > kMaxNumberOfName) {
+          return lexer_.Error(
+              results[i].position,
+              absl::StrCat("%", results[i].text, " ends with a number that is too large; at most ", kMaxNumberOfName));
+        }
         max_suffix_ = std::max(max_suffix_, suffix);
       }
       graph->values.push_back(std::move(values[i]));

@@ -5,10 +5,16 @@
 //   %dx, %dw = aten_vjp %x, %w, %dy ... operands=2 needed=[0,1] given=[0]
 //
 // `args` are the arguments of the schema in its order; those behind the last have their defaults. %N is operand N, #N
-// is entry N of `ints`, [..] a list, `none`, `true`, `false`, a number such as 0.5, or a word (a dtype, "mean").
+// is entry N of `ints`, [..] a list, `none`, `true`, `false`, a number such as 0.5, or a word (a dtype, "mean"). i%N is
+// operand N as complex numbers: its last dim has their real and imaginary parts. Results that are complex are such too.
+//
+// An operator of another namespace than aten is of a library that the worker gives its ranks. `library` and `source`
+// are for people: the library's file and the model's line where the graph was exported. Nothing opens them.
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -32,7 +38,36 @@ const std::vector<AttrSpec> kCallAttrs = {
     {"result_dtypes", AttrKind::kStrings},
     {"result_ranks", AttrKind::kInts},
     {"result_dims", AttrKind::kInts},
+    {"library", AttrKind::kString, AttrSpec::kOptional},
+    {"source", AttrKind::kString, AttrSpec::kOptional},
 };
+
+constexpr size_t kMaxNameBytes = 200;
+constexpr size_t kMaxWordsBytes = 1024;
+
+bool IsName(absl::string_view text) {
+  return !text.empty() && text.size() <= kMaxNameBytes && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+  });
+}
+
+// NAMESPACE::NAME.OVERLOAD.
+bool IsSchemaName(absl::string_view schema) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(schema, absl::MaxSplits("::", 1));
+  const std::pair<absl::string_view, absl::string_view> name = absl::StrSplit(parts.second, absl::MaxSplits('.', 1));
+  return IsName(parts.first) && IsName(name.first) && IsName(name.second);
+}
+
+// What is shown to people as it is.
+absl::Status CheckWords(const Attrs& attrs, const char* attr) {
+  const std::string words = GetAttr<std::string>(attrs, attr);
+  const bool is_plain = std::none_of(words.begin(), words.end(), [](char c) {
+    return c == '"' || absl::ascii_iscntrl(static_cast<unsigned char>(c));
+  });
+  if (is_plain && words.size() <= kMaxWordsBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(attr, " has ", words.size(), " bytes; wanted at most ", kMaxWordsBytes,
+                                                 ", without quotes and control characters"));
+}
 
 absl::Status CheckReferences(absl::string_view arg, char mark, int64_t limit, absl::string_view what) {
   for (size_t at = arg.find(mark); at != absl::string_view::npos; at = arg.find(mark, at + 1)) {
@@ -49,9 +84,8 @@ absl::Status CheckReferences(absl::string_view arg, char mark, int64_t limit, ab
 // proves each: it computes the parts with the definitions of graph/interpreter.
 const std::map<std::string, size_t>& RowOperators() {
   static const std::map<std::string, size_t> kDimArgument = {
-      {"aten::cumprod.default", 1},
-      {"aten::cumsum.default", 1},
-      {"aten::sort.default", 1},
+      {"aten::cummax.default", 1}, {"aten::cummin.default", 1},       {"aten::cumprod.default", 1},
+      {"aten::cumsum.default", 1}, {"aten::logcumsumexp.default", 1}, {"aten::sort.default", 1},
       {"aten::topk.default", 2},
   };
   return kDimArgument;
@@ -196,11 +230,12 @@ void AddAtenVjp(OpTable& table) {
 
 absl::Status CheckAtenCall(const Attrs& attrs, int64_t num_operands) {
   const std::string schema = GetAttr<std::string>(attrs, "schema");
-  const size_t colons = schema.find("::"), dot = schema.find('.');
-  if (colons == std::string::npos || colons == 0 || dot == std::string::npos || dot < colons) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("schema=\"", schema, "\"; wanted NAMESPACE::NAME.OVERLOAD, as aten::cumsum.default"));
+  if (!IsSchemaName(schema)) {
+    return absl::InvalidArgumentError(absl::StrCat("schema=\"", absl::CHexEscape(schema.substr(0, kMaxNameBytes)),
+                                                   "\"; wanted NAMESPACE::NAME.OVERLOAD, each of ",
+                                                   "letters, digits and _, as aten::cumsum.default"));
   }
+  for (const char* attr : {"library", "source"}) TACC_RETURN_IF_ERROR(CheckWords(attrs, attr));
   const auto num_ints = static_cast<int64_t>(GetAttr<Ints>(attrs, "ints").size());
   for (const std::string& arg : GetAttr<Words>(attrs, "args")) {
     if (absl::StrContains(arg, "@"))

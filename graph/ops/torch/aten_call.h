@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "graph/ops/op.h"
 
@@ -21,6 +22,10 @@ absl::StatusOr<std::vector<TensorType>> AtenResultTypes(const Attrs& attrs);
 // The dim along which the operator works where each row along it is computed for itself, so that all other dims may be
 // split; -1 where nothing is known of the operator, or of this call.
 int64_t AtenRowDim(const OpCall& call);
+
+// Whether LibTorch has it by itself: an operator of another namespace than aten may be of a library that a worker gives
+// its ranks.
+inline bool IsOfLibTorch(absl::string_view schema) { return absl::StartsWith(schema, "aten::"); }
 
 // Checks attributes of a call with so many operands: the schema's form, and that arguments name operands and numbers
 // that there are. Errors: InvalidArgument.

@@ -72,10 +72,12 @@ class SequenceCheck {
         Order& order = orders_[node.results[r]][d];
         if (f == Rule::kNone) continue;
         // Made here: by a positional op in the sequence's order, by iota in its own, by others all alike.
-        order = in_operands[f]      ? factors[f]
-                : op.positional     ? Order::kSequence
-                : node.op == "iota" ? Order::kNatural
-                                    : Order::kAny;
+        const bool is_random = node.op == "random";
+        const bool is_natural = node.op == "iota" || (is_random && (d != 1 || !GetAttr<bool>(node.attrs, "sequence")));
+        order = in_operands[f]  ? factors[f]
+                : is_natural    ? Order::kNatural
+                : op.positional ? Order::kSequence
+                                : Order::kAny;
       }
     }
     return absl::OkStatus();
@@ -110,6 +112,7 @@ absl::StatusOr<bool> OrderSequence(Program& program, const OpTable& ops, int64_t
         if (sequence == axes.end()) continue;
         TACC_RETURN_IF_ERROR(CheckLength(graph.type(node.results[0]).dims[sequence - axes.begin()], blocks));
       }
+      if (node.op == "random" && !GetAttr<bool>(node.attrs, "sequence")) continue;
       node.attrs["zigzag"] = blocks;
       changed = true;
     }

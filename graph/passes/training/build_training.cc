@@ -16,6 +16,7 @@
 #include "graph/passes/training/autodiff.h"
 #include "graph/passes/training/changed_buffers.h"
 #include "graph/passes/training/group_statistics.h"
+#include "graph/passes/training/learning_rate.h"
 
 namespace tacc::graph {
 namespace {
@@ -376,13 +377,18 @@ class TrainingBuilder {
     ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
     if (options_.loss_scale.has_value())
       count = b.Add("sub", {count, b.Leaf(Op::kRead, kSkippedState, scalar_)});  // the updates that were made
-    std::map<double, ValueId> rates = {{options_.learning_rate, learning_rate}};
+    std::map<double, ValueId> rates = {{options_.learning_rate, learning_rate}}, momenta;
     for (const Parameter* p : trained) {
-      if (rates.count(RateOf(*p)) == 0) rates[RateOf(*p)] = LearningRate(b, step, RateOf(*p));
+      const double peak = RateOf(*p);
+      if (rates.count(peak) == 0) rates[peak] = LearningRate(b, step, peak);
+      if (HasMomentumInput(*p) && momenta.count(peak) == 0) momenta[peak] = Momentum(b, peak);
     }
-    for (size_t i = 0; i < trained.size(); ++i)
+    for (size_t i = 0; i < trained.size(); ++i) {
+      const double peak = RateOf(*trained[i]);
+      const ValueId momentum = HasMomentumInput(*trained[i]) ? momenta.at(peak) : kNoValue;
       AddOptimizerStep(options_, Trained(*trained[i]),
-                       {gradients[i], rates.at(RateOf(*trained[i])), grad_scale, apply, count}, b);
+                       {gradients[i], rates.at(peak), grad_scale, apply, count, momentum}, b);
+    }
     b.End(Op::kOutput, "loss", b.Add("div", {totals.at("loss"), target_tokens}));
     b.End(Op::kOutput, "grad_norm", grad_norm);
     b.End(Op::kOutput, "learning_rate", learning_rate);
@@ -401,24 +407,7 @@ class TrainingBuilder {
 
   // The schedule with that peak.
   ValueId LearningRate(Builder& b, ValueId step, double peak) const {
-    const LrScheduleOptions& s = options_.lr_schedule;
-    const std::string& type = options_.lr_scheduler_type;
-    Attrs attrs = {{"type", type},
-                   {"learning_rate", peak},
-                   {"warmup_steps", options_.warmup_steps},
-                   {"max_steps", options_.max_steps},
-                   {"min_lr_ratio", options_.min_lr_ratio}};
-    if (s.num_cycles.has_value()) attrs["num_cycles"] = *s.num_cycles;
-    if (type == "cosine_with_restarts") attrs["num_cycles"] = s.num_cycles.value_or(1);
-    if (type == "polynomial") attrs["power"] = s.power;
-    if (type == "inverse_sqrt")
-      attrs["timescale"] = s.timescale.value_or(options_.warmup_steps > 0 ? options_.warmup_steps : 10'000);
-    if (type == "warmup_stable_decay") {
-      attrs["decay_steps"] = s.num_decay_steps;
-      attrs["decay_type"] = s.decay_type;
-    }
-    if (type == "table") attrs["factors"] = s.factors;
-    const ValueId rate = b.Cast(b.Add("lr_schedule", {step}, std::move(attrs)), scalar_.dtype);
+    const ValueId rate = b.Cast(ScheduledRate(options_, step, peak, b), scalar_.dtype);
     if (!options_.has_client) return rate;
     return b.Add("mul", {rate, ClientScalar(b, absl::StrCat(kLearningRateFactorInput, Print(Attr(peak))), 1.0)});
   }
@@ -426,6 +415,14 @@ class TrainingBuilder {
   // What a client may give with an update; where it does not, `absent`.
   ValueId ClientScalar(Builder& b, const std::string& input, double absent) const {
     return b.Cast(b.Leaf(Op::kInput, input, {DType::kF32, {}}, {{"default", absent}}), scalar_.dtype);
+  }
+  // Of parameters that have the training's optimizer. As a double: 1 - 0.9999 would lose most of a float's digits.
+  bool HasMomentumInput(const Parameter& p) const {
+    return options_.has_client && p.optim.empty() && MomentumOf(options_).has_value();
+  }
+  ValueId Momentum(Builder& b, double peak) const {
+    return b.Leaf(Op::kInput, absl::StrCat(kMomentumInput, Print(Attr(peak))), {DType::kF64, {}},
+                  {{"default", *MomentumOf(options_)}});
   }
   ValueId MaxGradNorm(Builder& b) const {
     constexpr double kNone = 3e38;  // clips nothing

@@ -41,7 +41,12 @@ absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dt
       continue;
     }
     if (def->is_matmul) {
-      for (ValueId& v : operands) v = cast(v, dtype);
+      const std::vector<int> exact =
+          def->exact_operands ? def->exact_operands(CallOf(forward, node)) : std::vector<int>();
+      for (size_t i = 0; i < operands.size(); ++i) {
+        const bool is_exact = std::find(exact.begin(), exact.end(), static_cast<int>(i)) != exact.end();
+        operands[i] = cast(operands[i], is_exact ? forward.type(node.operands[i]).dtype : dtype);
+      }
     } else if (node.op == "add" && builder.type(operands[1]).rank() < builder.type(operands[0]).rank() &&
                builder.type(operands[0]).dtype == dtype) {
       operands[1] = cast(operands[1], dtype);  // a bias

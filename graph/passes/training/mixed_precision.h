@@ -8,9 +8,9 @@
 namespace tacc::graph {
 
 // Gives the forward graph matrix products and attention in `dtype` (bf16 or f16), the policy of torch.autocast: their
-// floating operands are cast, biases follow the product they are added to, everything else keeps the type it had or
-// gets by inference (norms, softmax and losses compute in fp32 inside; the residual stream stays fp32). Parameters stay
-// fp32 and are cast at their use. Returns whether anything changed.
+// floating operands are cast (but for OpDef::exact_operands), biases follow the product they are added to, everything
+// else keeps the type it had or gets by inference (norms, softmax and losses compute in fp32 inside; the residual
+// stream stays fp32). Parameters stay fp32 and are cast at their use. Returns whether anything changed.
 absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dtype);
 
 // Folds `cast` into the op before it, where that op can write the type itself (it takes a `dtype` attribute) and

@@ -25,6 +25,7 @@ struct StateOf {
 struct Optimizer {
   // The states that it keeps of a parameter.
   std::vector<StateOf> (*states)(const OptimizerOptions& options, const TrainedParameter& parameter);
+  std::optional<double> (*momentum)(const OptimizerOptions& options);
   // Returns the new weight.
   ValueId (*add_step)(const OptimizerOptions& options, const TrainedParameter& parameter, const StepValues& values,
                       Builder& builder);
@@ -48,6 +49,7 @@ ValueId AddUpdate(absl::string_view op, Attrs attrs, const std::vector<StateOf>&
   std::vector<ValueId> operands = {b.Leaf(Op::kRead, WeightState(p.name), p.type)};
   for (const StateOf& state : states) operands.push_back(ReadState(state.name, p, state.dims, b));
   for (ValueId v : {step.gradient, step.learning_rate, step.grad_scale, step.apply, step.count}) operands.push_back(v);
+  if (step.momentum != kNoValue) operands.push_back(step.momentum);
   attrs["weight_decay"] = p.weight_decay;
   if (p.has_copy) attrs["copy"] = std::string(Name(p.use));
   const int num_results = 1 + static_cast<int>(states.size()) + (p.has_copy ? 1 : 0);
@@ -61,6 +63,7 @@ ValueId AddUpdate(absl::string_view op, Attrs attrs, const std::vector<StateOf>&
 std::vector<StateOf> AdamStates(const OptimizerOptions& /*options*/, const TrainedParameter& p) {
   return LikeWeight(p, {FirstMomentState, SecondMomentState});
 }
+std::optional<double> AdamMomentum(const OptimizerOptions& o) { return o.adam_beta1; }
 ValueId AddAdamOf(absl::string_view op, const OptimizerOptions& o, const TrainedParameter& p, const StepValues& step,
                   Builder& b) {
   return AddUpdate(op, {{"beta1", o.adam_beta1}, {"beta2", o.adam_beta2}, {"epsilon", o.adam_epsilon}},
@@ -83,6 +86,9 @@ ValueId AddLion(const OptimizerOptions& o, const TrainedParameter& p, const Step
 std::vector<StateOf> SgdStates(const OptimizerOptions& o, const TrainedParameter& p) {
   return o.momentum.value_or(0) == 0 ? std::vector<StateOf>() : LikeWeight(p, {MomentumState});
 }
+std::optional<double> SgdMomentum(const OptimizerOptions& o) {
+  return o.momentum.value_or(0) == 0 ? std::nullopt : o.momentum;
+}
 ValueId AddSgd(const OptimizerOptions& o, const TrainedParameter& p, const StepValues& step, Builder& b) {
   Attrs attrs;
   if (const double momentum = o.momentum.value_or(0); momentum != 0)
@@ -103,11 +109,15 @@ std::vector<StateOf> MuonStates(const OptimizerOptions& o, const TrainedParamete
   return IsHidden(p) ? LikeWeight(p, {MomentumState}) : AdamStates(o, p);
 }
 
+std::optional<double> MuonMomentum(const OptimizerOptions& o) { return o.momentum.value_or(0.95); }
+
 // As torch.optim.Muon, but that matrices are multiplied in the type that the job computes in, f16 excepted.
 ValueId AddMuon(const OptimizerOptions& o, const TrainedParameter& p, const StepValues& step, Builder& b) {
-  if (!IsHidden(p)) return AddAdamW(o, p, step, b);
+  StepValues plain = step;
+  plain.momentum = kNoValue;  // That of matrices is no beta1.
+  if (!IsHidden(p)) return AddAdamW(o, p, plain, b);
   const TensorType scalar = b.type(step.learning_rate);
-  const ValueId momentum = b.Constant(o.momentum.value_or(0.95), scalar);
+  const ValueId momentum = step.momentum != kNoValue ? step.momentum : b.Constant(*MuonMomentum(o), scalar);
   const auto average = [&](ValueId of) {
     return b.Add("moving_average", {of, step.gradient, momentum, step.grad_scale, step.apply, step.count});
   };
@@ -120,7 +130,7 @@ ValueId AddMuon(const OptimizerOptions& o, const TrainedParameter& p, const Step
   const auto columns = static_cast<double>(p.stored_dims.back());
   const double scale = o.adjust_lr_fn == "match_rms_adamw" ? 0.2 * std::sqrt(std::max(rows, columns))
                                                            : std::sqrt(std::max(1.0, rows / columns));
-  StepValues orthogonal = step;
+  StepValues orthogonal = plain;
   orthogonal.gradient = update;
   orthogonal.grad_scale = b.Constant(scale, scalar);
   return AddUpdate("sgd", {}, {}, p, orthogonal, b);
@@ -148,6 +158,8 @@ std::vector<StateOf> AdafactorStates(const OptimizerOptions& /*options*/, const 
   for (const Sums& sums : AdafactorSums(p)) states.push_back(sums.state);
   return states;
 }
+
+std::optional<double> NoMomentum(const OptimizerOptions& /*options*/) { return std::nullopt; }
 
 // As transformers' Adafactor with scale_parameter=False and relative_step=False, which TrainingArguments means.
 ValueId AddAdafactor(const OptimizerOptions& /*options*/, const TrainedParameter& p, const StepValues& step,
@@ -187,12 +199,12 @@ ValueId AddAdafactor(const OptimizerOptions& /*options*/, const TrainedParameter
 
 const std::map<absl::string_view, Optimizer>& Optimizers() {
   static const std::map<absl::string_view, Optimizer> optimizers = {
-      {"adafactor", {AdafactorStates, AddAdafactor}},
-      {"adam", {AdamStates, AddAdam}},
-      {"adamw", {AdamStates, AddAdamW}},
-      {"lion", {LionStates, AddLion}},
-      {"muon", {MuonStates, AddMuon}},
-      {"sgd", {SgdStates, AddSgd}},
+      {"adafactor", {AdafactorStates, NoMomentum, AddAdafactor}},
+      {"adam", {AdamStates, AdamMomentum, AddAdam}},
+      {"adamw", {AdamStates, AdamMomentum, AddAdamW}},
+      {"lion", {LionStates, AdamMomentum, AddLion}},
+      {"muon", {MuonStates, MuonMomentum, AddMuon}},
+      {"sgd", {SgdStates, SgdMomentum, AddSgd}},
   };
   return optimizers;
 }
@@ -211,6 +223,10 @@ absl::Status CheckOptimizer(absl::string_view name) {
   for (const auto& [known, optimizer] : Optimizers()) names.push_back(known);
   return absl::InvalidArgumentError(
       absl::StrCat("no optimizer is named \"", name, "\"; wanted ", absl::StrJoin(names, ", ")));
+}
+
+std::optional<double> MomentumOf(const OptimizerOptions& options) {
+  return Optimizers().at(options.optim).momentum(options);
 }
 
 std::vector<State> OptimizerStates(const OptimizerOptions& options, const TrainedParameter& p) {

@@ -48,6 +48,7 @@ struct StepValues {
   ValueId grad_scale = kNoValue;  // the gradient is multiplied by it
   ValueId apply = kNoValue;       // 0: the step is skipped
   ValueId count = kNoValue;       // of steps that were made, this one included
+  ValueId momentum = kNoValue;    // in place of MomentumOf(options)
 };
 
 // Gradients and optimizer states of a parameter are kept in the accumulation type of its weight.
@@ -55,6 +56,10 @@ TensorType StateType(const TrainedParameter& parameter);
 
 // InvalidArgument: no optimizer has the name.
 absl::Status CheckOptimizer(absl::string_view name);
+
+// What the optimizer's mean of gradients keeps at a step: its momentum, or beta1 of Adam and Lion. Nothing: it has no
+// such mean.
+std::optional<double> MomentumOf(const OptimizerOptions& options);
 
 // The states that the optimizer keeps of the parameter: of kind kOptimizer, and with ema_decay its average.
 std::vector<State> OptimizerStates(const OptimizerOptions& options, const TrainedParameter& parameter);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/targets/targets.h"
+#include "json/parse_json.h"
 #include "machine/device_peaks.h"
 
 namespace tacc::graph {
@@ -344,14 +345,16 @@ absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus) {
 
 absl::StatusOr<Cluster> ParseCluster(absl::string_view text) {
   using nlohmann::json;
-  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  const json root = ParseJson(text);
   if (!root.is_object()) return absl::InvalidArgumentError("cluster: not a mapping of fields");
   if (!root.contains("machine") || !root["machine"].is_string()) {
     return Wrong("machine", absl::StrCat("is missing; known: ", absl::StrJoin(MachineNames(), ", ")));
   }
   TACC_ASSIGN_OR_RETURN(Machine machine, FindMachine(root["machine"].get<std::string>()));
   int64_t nodes = 0, gpus = 0;
-  for (const auto& [key, value] : root.items()) {
+  for (const auto& item : root.items()) {
+    const std::string& key = item.key();
+    const json& value = item.value();
     if (key == "machine") continue;
     if (key == "nodes" || key == "gpus" || key == "devices_per_node") {
       if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1'000'000) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/target.h"
 #include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
@@ -129,6 +131,36 @@ std::vector<ComputeRow> ComputeOf(const Finalist& finalist, int stage, const OpT
   }
   std::stable_sort(rows.begin(), rows.end(),
                    [](const ComputeRow& a, const ComputeRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+
+std::vector<LibTorchRow> LibTorchOf(const Finalist& finalist, int stage, const OpTable& ops) {
+  const Program& program = finalist.stages[stage];
+  std::map<std::string, LibTorchRow> found;
+  std::set<std::string> seen;
+  for (const Call& call : program.step) {
+    const Graph& graph = *program.FindGraph(call.graph);
+    const bool is_first = seen.insert(call.graph).second;
+    for (const Node& node : graph.nodes) {
+      if (node.op != "aten" && node.op != "aten_vjp") continue;
+      LibTorchRow& row = found[GetAttr<std::string>(node.attrs, "schema")];
+      row.seconds += finalist.times(stage, graph, node).seconds;
+      if (!is_first) continue;
+      if (node.op == "aten") ++row.count;
+      const OpCall sizes = CallOf(graph, node);
+      for (const TensorType& type : sizes.results) row.result_bytes += type.bytes();
+      row.scratch_bytes =
+          std::max(row.scratch_bytes, WorkspaceBytes(*ops.Find(node.op), sizes, Target(), Parts::kInARow));
+    }
+  }
+  std::vector<LibTorchRow> rows;
+  for (auto& [schema, row] : found) {
+    row.schema = schema;
+    row.share_of_step = row.seconds / finalist.simulation.step_seconds;
+    rows.push_back(std::move(row));
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const LibTorchRow& a, const LibTorchRow& b) { return a.seconds > b.seconds; });
   return rows;
 }
 

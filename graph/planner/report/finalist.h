@@ -56,6 +56,18 @@ struct ComputeRow {
 // The longest first.
 std::vector<ComputeRow> ComputeOf(const Finalist& finalist, int stage, const OpTable& ops);
 
+// An operator of LibTorch for which the graph has no op, with its derivative, on one rank of a stage.
+struct LibTorchRow {
+  std::string schema;  // "aten::sort.default"
+  int64_t count = 0;   // its nodes `aten` in the stage's graphs: a micro-batch's
+  double seconds = 0;  // of a step
+  double share_of_step = 0;
+  int64_t result_bytes = 0;   // of all its nodes, computed once
+  int64_t scratch_bytes = 0;  // the most that one of its nodes is given beside them, an estimate
+};
+// The longest first.
+std::vector<LibTorchRow> LibTorchOf(const Finalist& finalist, int stage, const OpTable& ops);
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PLANNER_REPORT_FINALIST_H_

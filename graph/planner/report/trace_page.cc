@@ -16,6 +16,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/words.h"
+#include "json/parse_json.h"
 #include "page/page.h"
 #include "page/svg.h"
 
@@ -64,7 +65,7 @@ double NumberAt(const json& object, const char* key) {
 }
 
 absl::StatusOr<std::vector<Process>> Read(const NamedTrace& trace) {
-  const json root = json::parse(trace.text, nullptr, /*allow_exceptions=*/false);
+  const json root = ParseJson(trace.text);
   const auto events = root.is_object() ? root.find("traceEvents") : root.end();
   if (!root.is_object() || events == root.end() || !events->is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(

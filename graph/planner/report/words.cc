@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "graph/ops/op.h"
-#include "graph/ops/target.h"
+#include "graph/ops/torch/aten_call.h"
 #include "graph/planner/prediction_range.h"
 
 namespace tacc::graph {
@@ -197,36 +197,51 @@ std::string TimeInWords(const Finalist& finalist) {
 // Of the nodes that are operators of LibTorch: which they are, and their parts of the time and of the memory. Empty
 // where there are none.
 std::string LibTorchInWords(const Finalist& finalist) {
-  const int stage = finalist.slowest_stage();
-  const Program& program = finalist.stages[stage];
-  const OpTable ops;
-  std::map<std::string, int64_t> operators;
-  double seconds = 0;
+  const std::vector<LibTorchRow> rows = LibTorchOf(finalist, finalist.slowest_stage(), OpTable());
+  if (rows.empty()) return "";
+  std::vector<std::string> names;
+  double share = 0;
   int64_t results = 0, scratch = 0;
-  std::set<std::string> seen;
-  for (const Call& call : program.step) {
-    const Graph& graph = *program.FindGraph(call.graph);
-    const bool is_first = seen.insert(call.graph).second;
-    for (const Node& node : graph.nodes) {
-      if (node.op != "aten" && node.op != "aten_vjp") continue;
-      seconds += finalist.times(stage, graph, node).seconds;
-      if (!is_first) continue;
-      if (node.op == "aten") ++operators[GetAttr<std::string>(node.attrs, "schema")];
-      const OpCall sizes = CallOf(graph, node);
-      for (const TensorType& type : sizes.results) results += type.bytes();
-      scratch = std::max(scratch, WorkspaceBytes(*ops.Find(node.op), sizes, Target(), Parts::kInARow));
+  for (const LibTorchRow& row : rows) {
+    names.push_back(absl::StrCat(row.schema, row.count == 1 ? "" : absl::StrCat(" (", row.count, " times)"), " ",
+                                 Percent(row.share_of_step), " and ",
+                                 BytesText(static_cast<double>(row.result_bytes))));
+    share += row.share_of_step;
+    results += row.result_bytes;
+    scratch = std::max(scratch, row.scratch_bytes);
+  }
+  return absl::StrCat(
+      "LibTorch computes what the graph has no op for (aten), with these parts of the step and results: ",
+      absl::StrJoin(names, ", "), ". Together that is about ", Percent(share), " of the step, ",
+      BytesText(static_cast<double>(results)), " of results and ", BytesText(static_cast<double>(scratch)),
+      " of scratch memory, which is an estimate. Each rank computes them whole, but for rows of a "
+      "sort or a running sum.");
+}
+
+// The libraries without which no rank can run the program: files where the model was exported, with their operators.
+// Empty where there are none.
+std::string LibrariesInWords(const Finalist& finalist) {
+  std::map<std::string, std::set<std::string>> operators;
+  for (const Program& stage : finalist.stages) {
+    for (const Graph& graph : stage.graphs) {
+      for (const Node& node : graph.nodes) {
+        if (node.op != "aten" && node.op != "aten_vjp") continue;
+        const std::string schema = GetAttr<std::string>(node.attrs, "schema");
+        const std::string library = GetAttr<std::string>(node.attrs, "library");
+        // LibTorch has some of other names, whose nodes have neither.
+        const bool is_of_libtorch = library.empty() && GetAttr<std::string>(node.attrs, "source").empty();
+        if (!IsOfLibTorch(schema) && !is_of_libtorch) operators[library].insert(schema);
+      }
     }
   }
-  std::vector<std::string> names;
-  for (const auto& [schema, count] : operators) {
-    names.push_back(count == 1 ? schema : absl::StrCat(schema, " (", count, " times)"));
+  std::vector<std::string> found;
+  for (const auto& [library, schemas] : operators) {
+    found.push_back(
+        absl::StrCat(absl::StrJoin(schemas, ", "), library.empty() ? "" : absl::StrCat(" (", library, ")")));
   }
-  if (names.empty()) return "";
-  return absl::StrCat(
-      "LibTorch computes ", absl::StrJoin(names, ", "), ", for which the graph has no op (aten): about ",
-      Percent(seconds / finalist.simulation.step_seconds), " of the step, results of ",
-      BytesText(static_cast<double>(results)), " and scratch memory of ", BytesText(static_cast<double>(scratch)),
-      ", which is an estimate. Each rank computes them whole, but for rows of a sort or a running sum.");
+  if (found.empty()) return "";
+  return absl::StrCat("Of other libraries than LibTorch are ", absl::StrJoin(found, ", "),
+                      ": each worker needs --op-library FILE for them, the path of that library on its machine.");
 }
 
 }  // namespace
@@ -347,6 +362,8 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
   words.push_back(TimeInWords(finalist));
   if (std::string of_libtorch = LibTorchInWords(finalist); !of_libtorch.empty())
     words.push_back(std::move(of_libtorch));
+  if (std::string of_libraries = LibrariesInWords(finalist); !of_libraries.empty())
+    words.push_back(std::move(of_libraries));
   return words;
 }
 

@@ -151,6 +151,7 @@ TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
   EXPECT_EQ(mask("attention_grad", 7, causal), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 3, {{"alibi_slopes", std::vector<double>{1, 2}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 4, {{"sinks", true}}), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention", 4, {{"key_bias", true}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 3, {{"zigzag", int64_t{2}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 3, {{"block", int64_t{8}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention_continue", 5, {{"block", int64_t{8}}}), AttentionMask::kAny);

@@ -81,12 +81,21 @@ struct Running {
   C sum[kQueries];
 };
 
+// bias [kKeys] of a tile's keys, if they have one, with which it returns it; else null.
+template <typename C>
+const C* LoadKeyBias(const AttentionHeads& h, int64_t b, const AttentionTile& keys, C* bias) {
+  if (h.key_bias == nullptr) return nullptr;
+  const float* own = h.key_bias + b * h.t + keys.row;
+  for (int64_t j = 0; j < kKeys; ++j) bias[j] = j < keys.n ? static_cast<C>(own[j]) : C(0);
+  return bias;
+}
+
 // One row of scores of the query at position `i` against the n keys from position `key` on: scaled, capped, biased, and
-// -inf where the key may not be seen. `first`: the first position that the query sees. derivatives [kKeys], where it is
-// given and there is a cap: of the cap.
+// -inf where the key may not be seen. `first`: the first position that the query sees. bias [kKeys] of the keys, or
+// null. derivatives [kKeys], where it is given and there is a cap: of the cap.
 template <typename C>
 TACC_INLINE void FinishScores(const AttentionHeads& heads, C slope, int64_t i, int64_t first, int64_t key, int64_t n,
-                              C* row, C* derivatives = nullptr) {
+                              const C* bias, C* row, C* derivatives = nullptr) {
   const C scale = static_cast<C>(heads.scale);
   const int64_t visible = heads.causal ? Min(n, i + 1 - key) : n;
   if (heads.softcap > 0) {
@@ -104,6 +113,10 @@ TACC_INLINE void FinishScores(const AttentionHeads& heads, C slope, int64_t i, i
     const C distance = static_cast<C>(key - i);
 #pragma omp simd
     for (int64_t j = 0; j < kKeys; ++j) row[j] += slope * (distance + static_cast<C>(static_cast<int32_t>(j)));
+  }
+  if (bias != nullptr) {
+#pragma omp simd
+    for (int64_t j = 0; j < kKeys; ++j) row[j] = bias[j] == static_cast<C>(__builtin_inf()) ? C(0) : row[j] + bias[j];
   }
   for (int64_t j = visible < 0 ? 0 : visible; j < kKeys; ++j) row[j] = -static_cast<C>(__builtin_inf());
   for (int64_t j = 0, hidden = Min(first - key, kKeys); j < hidden; ++j) row[j] = -static_cast<C>(__builtin_inf());
@@ -124,11 +137,12 @@ void DropRow(const AttentionHeads& h, int64_t b, int64_t head, int64_t i, int64_
 // What one tile of queries sees.
 struct Sight {
   const AttentionHeads& heads;
+  const int64_t batch;
   const AttentionTile& queries;
   int64_t first[kQueries];  // of each row
   int64_t lowest = 0;       // of all
 
-  Sight(const AttentionHeads& h, int64_t b, const AttentionTile& tile) : heads(h), queries(tile) {
+  Sight(const AttentionHeads& h, int64_t b, const AttentionTile& tile) : heads(h), batch(b), queries(tile) {
     for (int64_t i = 0; i < tile.n; ++i) {
       first[i] = h.first_keys == nullptr ? 0 : h.first_keys[b * h.s + tile.row + i];
       const int64_t begin = tile.position + i + 1 - h.window;
@@ -138,7 +152,14 @@ struct Sight {
   }
   bool Any(const AttentionTile& keys) const {
     return keys.block == queries.block && keys.position + keys.n > lowest &&
-           (!heads.causal || keys.position < queries.position + queries.n);
+           (!heads.causal || keys.position < queries.position + queries.n) && !AreHidden(keys);
+  }
+  bool AreHidden(const AttentionTile& keys) const {
+    if (heads.key_bias == nullptr) return false;
+    const float* bias = heads.key_bias + batch * heads.t + keys.row;
+    int64_t hidden = 0;
+    while (hidden < keys.n && bias[hidden] == -__builtin_inff()) ++hidden;
+    return hidden == keys.n;
   }
 };
 
@@ -154,6 +175,7 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
   C* scores = cutter.Cut(kQueries * kKeys);
   C* out = cutter.Cut(kQueries * value_stride);
   Running<C> running;
+  C bias_room[kKeys];
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
@@ -190,9 +212,10 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
         const AttentionTile& keys = h.key_tiles[tile];
         if (!sight.Any(keys)) continue;
         Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + tile * d * kKeys, kKeys, scores, kKeys, false});
+        const C* bias = LoadKeyBias<C>(h, b, keys, bias_room);
         for (int64_t i = 0; i < m; ++i) {
           C* row = scores + i * kKeys;
-          FinishScores<C>(h, slope, queries.position + i, sight.first[i], keys.position, keys.n, row);
+          FinishScores<C>(h, slope, queries.position + i, sight.first[i], keys.position, keys.n, bias, row);
           C maximum = running.maximum[i];
 #pragma omp simd reduction(max : maximum)
           for (int64_t j = 0; j < kKeys; ++j) maximum = row[j] > maximum ? row[j] : maximum;
@@ -258,7 +281,7 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   C* dq = cutter.Cut(kQueries * stride);
   C* p = cutter.Cut(kQueries * kKeys);
   C* dp = cutter.Cut(kQueries * kKeys);
-  C lse[kQueries], delta[kQueries], derivatives[kKeys];
+  C lse[kQueries], delta[kQueries], derivatives[kKeys], bias_room[kKeys];
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
@@ -295,11 +318,12 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
         Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + key * d, kKeys, p, kKeys, false});
         Multiply<C>(
             {m, kKeys, value_d, dout_rows, value_stride, 1, v_columns + key * value_d, kKeys, dp, kKeys, false});
+        const C* bias = LoadKeyBias<C>(h, b, keys, bias_room);
         for (int64_t i = 0; i < m; ++i) {
           C* p_row = p + i * kKeys;
           C* dp_row = dp + i * kKeys;
           const int64_t query = queries.position + i;
-          FinishScores<C>(h, slope, query, sight.first[i], keys.position, n, p_row, derivatives);
+          FinishScores<C>(h, slope, query, sight.first[i], keys.position, n, bias, p_row, derivatives);
           if (h.samples != nullptr) DropRow<C>(h, b, head, query, keys.position, n, dp_row);
           const C row_lse = lse[i], row_delta = delta[i];
 #pragma omp simd

@@ -144,6 +144,7 @@ struct AttentionHeads {
   const AttentionTile* key_tiles = nullptr;
   int64_t num_query_tiles = 0, num_key_tiles = 0;
   const int32_t* first_keys = nullptr;  // [B,S]: the first position that each query sees, or null
+  const float* key_bias = nullptr;      // [B,T]: added to all scores of a key, or null
   In q, k, v;
   In earlier_out, earlier_lse;  // forward: the result over other keys, to go on from, or null
   In sinks;                     // forward: the score of one more key of each query head, or null

@@ -31,8 +31,8 @@ constexpr size_t kMaxStringBytes = 4096;
 constexpr int kMaxListEntries = 64;
 constexpr int kMaxNumbers = 1 << 17;
 
-std::string Join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : absl::StrCat(path, ".", name);
+std::string Join(absl::string_view path, absl::string_view name) {
+  return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
 }
 
 bool IsName(const std::string& name) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -42,10 +45,11 @@ void FillDefaults(Message* message) {
           reflection.SetEnum(message, field, field->default_value_enum());
           break;
         case FieldDescriptor::CPPTYPE_STRING:
-          reflection.SetString(message, field, field->default_value_string());
+          reflection.SetString(message, field, std::string(field->default_value_string()));
           break;
         default:
-          GOOGLE_LOG(FATAL) << "type of " << field->full_name() << " has no case here";
+          std::fprintf(stderr, "type of %s has no case here\n", std::string(field->full_name()).c_str());
+          std::abort();
       }
     }
   }

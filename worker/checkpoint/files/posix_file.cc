@@ -84,10 +84,30 @@ bool IsOutage(const absl::Status& status) {
          absl::IsResourceExhausted(status);
 }
 
+absl::StatusOr<int> OpenToWrite(const std::string& path, int flags, mode_t mode) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags, mode);
+  struct stat info = {};
+  if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
+  const int error = fd >= 0 ? ENXIO : errno;
+  if (fd >= 0) close(fd);
+  if (lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is a ", S_ISLNK(info.st_mode) ? "symbolic link" : "pipe, a socket or a device",
+                     ", through which nothing is written; remove it"));
+  }
+  return ErrnoStatus(error, absl::StrCat(path, ": cannot be opened for writing"));
+}
+
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat(path, ": cannot be created"));
-  return std::unique_ptr<OutputFile>(new OutputFile(path, fd));
+  absl::StatusOr<int> fd = OpenToWrite(path, O_EXCL, 0666);
+  struct stat info = {};
+  if (!fd.ok() && lstat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
+    // Once: who puts one there again in this moment means no good.
+    if (unlink(path.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat(path, ": cannot be replaced"));
+    fd = OpenToWrite(path, O_EXCL, 0666);
+  }
+  if (!fd.ok()) return fd.status();
+  return std::unique_ptr<OutputFile>(new OutputFile(path, *fd));
 }
 
 OutputFile::~OutputFile() {
@@ -166,9 +186,14 @@ absl::Status InputFile::ReadFrom(int fd, int64_t offset, char* out, int64_t num_
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
-  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));  // a start file may be a pipe
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes, Pipes pipes) {
+  FileDescriptor fd(open(path.c_str(), pipes == Pipes::kRefused ? kForReading : O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return OpenError(path);
+  struct stat info = {};
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
+  if (S_ISDIR(info.st_mode)) return ErrnoStatus(EISDIR, path);
+  if (pipes == Pipes::kRefused && !S_ISREG(info.st_mode))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   std::string content;
   std::vector<char> buffer(64 << 10);
   while (true) {
@@ -219,9 +244,13 @@ absl::Status SyncDirectory(const std::string& path) {
 absl::Status MakeDirectory(const std::string& path) {
   if (mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
   const int error = errno;
-  std::error_code ignored;
-  if (error == EEXIST && std::filesystem::is_directory(path, ignored)) return absl::OkStatus();
-  return ErrnoStatus(error, absl::StrCat(path, ": cannot be created"));
+  struct stat info = {};
+  if (error != EEXIST || lstat(path.c_str(), &info) != 0)
+    return ErrnoStatus(error, absl::StrCat(path, ": cannot be created"));
+  if (S_ISDIR(info.st_mode)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": a folder is wanted, and there is a ",
+                                                 S_ISLNK(info.st_mode) ? "symbolic link" : "file",
+                                                 " of this name; remove it"));
 }
 
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) {

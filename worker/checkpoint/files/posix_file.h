@@ -3,6 +3,8 @@
 #ifndef TACC_WORKER_CHECKPOINT_FILES_POSIX_FILE_H_
 #define TACC_WORKER_CHECKPOINT_FILES_POSIX_FILE_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -26,10 +28,14 @@ absl::Status ErrnoStatus(int error, const std::string& what);
 // pass. False for what was read and is wrong: InvalidArgument and the like.
 bool IsOutage(const absl::Status& status);
 
+// Opens a file to write: O_APPEND, O_EXCL or others beside O_CREAT say how. Never what a link leads to, a pipe or a
+// device, whoever put that there: InvalidArgument. Other errors as ErrnoStatus.
+absl::StatusOr<int> OpenToWrite(const std::string& path, int flags, mode_t mode);
+
 // A new file being written. Not thread-safe. When it is destroyed before Finish the file stays as it is.
 class OutputFile {
  public:
-  // Creates the file, or empties it when it exists.
+  // Creates the file. One that is there, or a link, is removed before: its other names keep what it held.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -79,8 +85,12 @@ class InputFile {
   uint64_t inode_ = 0;
 };
 
-// Returns the file's content; InvalidArgument when it is larger than `max_bytes`.
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes);
+// A pipe is waited for: one that whoever may write to a folder has put there, for ever.
+enum class Pipes { kRefused, kRead };
+
+// Returns the file's content; InvalidArgument when it is larger than `max_bytes`, or no regular file: then, if they are
+// read, pipes and devices are as good.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes, Pipes pipes = Pipes::kRefused);
 
 // Creates or replaces the file and forces it to the disk.
 absl::Status WriteSmallFile(const std::string& path, const std::string& content);
@@ -95,7 +105,7 @@ absl::StatusOr<FileHash> HashFile(const std::string& path, const std::function<v
 // Forces the directory's entries (creations, renames, removals) to the disk.
 absl::Status SyncDirectory(const std::string& path);
 
-// Makes one directory; one that exists already is fine.
+// Makes one directory; one that exists already is fine, unless the name is that of a link.
 absl::Status MakeDirectory(const std::string& path);
 
 // Returns the names in a directory, sorted, without "." and "..".

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/tensors/element.h"
 #include "worker/checkpoint/tensors/tensor_rows.h"
@@ -27,7 +28,7 @@ bool Exists(const std::string& path) {
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxIndexBytes);
   if (!text.ok()) return text.status();
-  const nlohmann::json index = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json index = ParseJson(*text);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object with a \"weight_map\""));
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/tensors/rectangle.h"
 
@@ -49,8 +50,10 @@ absl::StatusOr<json> ParseStrictly(const char* begin, const char* end, const std
     }
     return true;
   };
-  json parsed = json::parse(begin, end, callback, /*allow_exceptions=*/false);
-  if (parsed.is_discarded() || !parsed.is_object()) {
+  json parsed;
+  if (IsWithinJsonLimits({begin, static_cast<size_t>(end - begin)}))
+    parsed = json::parse(begin, end, callback, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": the header is not a JSON object; the file is damaged or not safetensors"));
   }

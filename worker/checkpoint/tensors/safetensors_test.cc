@@ -94,7 +94,7 @@ TEST(SafetensorsTest, EachRuleNamesFileAndTensor) {
 TEST(SafetensorsTest, DeepNestingIsRefusedNotRecursed) {
   EXPECT_THAT(Message(File(std::string(1000000, '['), "")), HasSubstr("not a JSON object"));
   EXPECT_THAT(Message(File("{\"x\":" + std::string(100000, '[') + std::string(100000, ']') + "}", "")),
-              HasSubstr("not an object"));
+              HasSubstr("not a JSON object"));
 }
 
 TEST(SafetensorsTest, EmptyFileOfNoTensorsAndEmptyTensors) {

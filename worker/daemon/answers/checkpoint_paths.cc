@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "json/parse_json.h"
 #include "machine/clock.h"
 #include "machine/folder_lock.h"
 #include "nlohmann/json.hpp"
@@ -55,6 +56,9 @@ v1::PathProblem Problem(const absl::Status& status) {
 
 // Reads the first byte, which an entry of a directory alone does not promise.
 absl::Status CheckFileReadable(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": neither a file nor a folder"));
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return ErrnoStatus(errno, path);
   char byte;
@@ -101,7 +105,7 @@ absl::Status CheckWritable(const std::string& directory) {
 }
 
 std::string OwnerField(const std::string& text, const char* field) {
-  const nlohmann::json owner = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json owner = ParseJson(text);
   if (!owner.is_object() || !owner.contains(field) || !owner[field].is_string()) return "";
   return owner[field].get<std::string>();
 }
@@ -275,7 +279,7 @@ absl::Status Expect(const v1::CheckPaths& request, double patience_seconds) {
 // What the coordinator compares: not config.json and the names of what is frozen, which may be long and are there once
 // a checkpoint.
 std::string WithoutLongEntries(const std::string& identity) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(identity, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json json = ParseOrderedJson(identity);
   if (!json.is_object() || json.erase("config_json") + json.erase("frozen") == 0) return identity;
   return json.dump();
 }
@@ -327,6 +331,22 @@ absl::Status ListAll(const v1::CheckPaths& request, v1::CheckPathsResult* result
   return absl::OkStatus();
 }
 
+// Adds a problem for each path that may not be used. Nothing of the request is done then.
+void CheckAllowed(const v1::CheckPaths& request, const AllowedPaths& paths, v1::CheckPathsResult* result) {
+  using Use = AllowedPaths::Use;
+  std::vector<std::pair<std::string, Use>> uses;
+  for (const std::string& path : request.readable()) uses.emplace_back(path, Use::kRead);
+  for (const std::string& path : {request.model_dir(), request.resume_path()}) uses.emplace_back(path, Use::kRead);
+  for (const std::string& path : {request.checkpoint_dir(), request.export_dir()}) uses.emplace_back(path, Use::kWrite);
+  std::set<std::string> told;
+  for (const auto& [path, use] : uses) {
+    if (path.empty()) continue;
+    const absl::Status status = paths.Check(path, use);
+    // What is away is told by who looks for it, in the words of its kind.
+    if (absl::IsInvalidArgument(status) && told.insert(path).second) *result->add_problems() = Problem(status);
+  }
+}
+
 // Deletes a checkpoint so that one killed in the middle leaves no directory that looks like a checkpoint. One that is
 // not there is fine.
 absl::Status Delete(const std::string& directory, const std::string& name) {
@@ -350,6 +370,8 @@ absl::Status Delete(const std::string& directory, const std::string& name) {
 v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsOptions& options) {
   v1::CheckPathsResult result;
   result.set_request(request.request());
+  CheckAllowed(request, options.paths, &result);
+  if (!result.problems().empty()) return result;
   for (const std::string& path : request.readable()) {
     if (absl::Status status = CheckReadable(path); !status.ok()) *result.add_problems() = Problem(status);
   }
@@ -358,9 +380,7 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsO
   }
   const std::string& directory = request.checkpoint_dir();
   absl::Status status;
-  if (!directory.empty() && directory[0] != '/') {
-    status = absl::InvalidArgumentError(absl::StrCat(directory, ": not an absolute path"));
-  } else if (!directory.empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
+  if (!directory.empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
     status = Claim(request, options, &result);
     if (status.ok()) status = ListAll(request, &result);
   } else if (!directory.empty()) {
@@ -377,12 +397,12 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsO
   return result;
 }
 
-v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& request) {
+v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& request, const AllowedPaths& paths) {
   v1::DeleteCheckpointsResult result;
   result.set_request(request.request());
   const std::string& directory = request.checkpoint_dir();
-  if (directory.empty() || directory[0] != '/') {
-    result.add_errors(absl::StrCat("\"", directory, "\": not an absolute path"));
+  if (absl::Status status = paths.Check(directory, AllowedPaths::Use::kWrite); !status.ok()) {
+    result.add_errors(std::string(status.message()));
     return result;
   }
   // Where the folder is away nothing is there either, and counts as deleted no more than as lost.
@@ -421,7 +441,7 @@ v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& reque
   return result;
 }
 
-v1::WriteReportResult WriteReport(const v1::WriteReport& request) {
+v1::WriteReportResult WriteReport(const v1::WriteReport& request, const AllowedPaths& paths) {
   v1::WriteReportResult result;
   result.set_request(request.request());
   const std::string& dir = request.checkpoint_dir();
@@ -429,6 +449,7 @@ v1::WriteReportResult WriteReport(const v1::WriteReport& request) {
     result.set_error(ValidUtf8(std::string(status.message())));
     return result;
   };
+  if (absl::Status status = paths.Check(dir, AllowedPaths::Use::kWrite); !status.ok()) return fail(status);
   if (absl::Status status = CheckClaimed(dir); !status.ok()) return fail(status);
   const absl::StatusOr<absl::optional<FolderWriter>> writer = ReadFolderWriter(dir);
   if (!writer.ok()) return fail(writer.status());
@@ -438,7 +459,7 @@ v1::WriteReportResult WriteReport(const v1::WriteReport& request) {
   report.dir = dir;
   struct stat info;
   if (request.step() == 0 && stat(ReportPath(dir).c_str(), &info) != 0) return result;
-  report.run = nlohmann::json::parse(request.run(), nullptr, /*allow_exceptions=*/false);
+  report.run = ParseJson(request.run());
   if (!report.run.is_object()) report.run = nlohmann::json::object();
   report.outcome = request.outcome();
   report.failure = request.failure();
@@ -451,9 +472,9 @@ v1::WriteReportResult WriteReport(const v1::WriteReport& request) {
   return result;
 }
 
-void LeaveFolder(const v1::LeaveFolder& request) {
+void LeaveFolder(const v1::LeaveFolder& request, const AllowedPaths& paths) {
   const std::string& dir = request.checkpoint_dir();
-  if (!CheckClaimed(dir).ok()) return;
+  if (!paths.Check(dir, AllowedPaths::Use::kWrite).ok() || !CheckClaimed(dir).ok()) return;
   const absl::StatusOr<absl::optional<FolderWriter>> writer = ReadFolderWriter(dir);
   if (!writer.ok() || !writer->has_value()) return;
   FolderWriter left = **writer;

@@ -7,13 +7,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "confinement/allowed_paths.h"
 #include "tacc/v1/worker.pb.h"
 #include "worker/daemon/answers/writer_watch.h"
 
 namespace tacc::worker {
 
-// All do what proto/tacc/v1/worker.proto says of the request. They touch file systems that may be slow or stuck, so
-// they belong on a thread that may block (PathThread).
+// All do what proto/tacc/v1/worker.proto says of the request, with paths that `paths` allows. They touch file systems
+// that may be slow or stuck, so they belong on a thread that may block (PathThread); one that is confined to `paths`,
+// so that nobody leads them elsewhere between a check and a use (RunConfined).
 
 struct CheckPathsOptions {
   // How long EXPECT waits for job.json to show up, because network file systems let other hosts see a new file late.
@@ -26,17 +28,18 @@ struct CheckPathsOptions {
   std::function<double()> clock;
   // Whether an upload is on this machine, by its id; a little later it may be.
   std::function<absl::Status(const std::string& id)> upload;
+  AllowedPaths paths = {};
 };
 v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsOptions& options);
 
 // Deletes only directories directly inside checkpoint_dir whose names are those of checkpoints.
-v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& request);
+v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& request, const AllowedPaths& paths = {});
 
 // Writes no page where the folder is away or another job's, or where no step was made and there is no page yet.
-v1::WriteReportResult WriteReport(const v1::WriteReport& request);
+v1::WriteReportResult WriteReport(const v1::WriteReport& request, const AllowedPaths& paths = {});
 
 // Does nothing where the folder is away. Failures are not reported: the folder is then taken over a little later.
-void LeaveFolder(const v1::LeaveFolder& request);
+void LeaveFolder(const v1::LeaveFolder& request, const AllowedPaths& paths = {});
 
 }  // namespace tacc::worker
 

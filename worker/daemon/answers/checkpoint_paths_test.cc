@@ -137,6 +137,17 @@ TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
   EXPECT_EQ(Checked(request).exported_checkpoint(), "");
 }
 
+TEST(CheckPathsTest, AModelThatIsNoExportIsNotReplacedByOne) {
+  TestDirectory directory;
+  const std::string model = directory.File("model");
+  ASSERT_TRUE(MakeDirectory(model).ok());
+  for (const char* name : {"config.json", "model.safetensors"}) TestDirectory::Write(model + "/" + name, "somebody's");
+  v1::CheckPaths request = PathsRequest(directory.File("run"), v1::CHECK_PATHS_MODE_CLAIM);
+  request.set_export_dir(model);
+  EXPECT_THAT(Checked(request).export_problem(),
+              HasSubstr("model: exists and holds \"config.json\", which no export has written; move it elsewhere"));
+}
+
 // Tests of folders that are away: what must not happen is that one is made, or taken for one whose files were lost.
 
 v1::CheckPaths RequestOfARun(const std::string& directory) {

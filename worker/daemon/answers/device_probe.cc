@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "json/parse_json.h"
 #include "machine/device_name.h"
 #include "machine/exit_code.h"
 #include "nlohmann/json.hpp"
@@ -107,7 +108,7 @@ absl::StatusOr<std::string> AskRank(const ProbeRequest& request, const std::stri
 class DeviceFields {
  public:
   static absl::StatusOr<DeviceFields> Parse(const std::string& text) {
-    json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    json root = ParseJson(text);
     if (!root.is_object()) return absl::InvalidArgumentError("the device probe printed no JSON object");
     return DeviceFields(std::move(root));
   }
@@ -196,7 +197,7 @@ class DeviceFields {
 absl::StatusOr<v1::DeviceProfile> ReadCache(const std::string& path, const json& key) {
   const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxProbeBytes);
   if (!text.ok()) return text.status();
-  const json cached = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const json cached = ParseJson(*text);
   if (!cached.is_object() || cached.value("key", json()) != key) return absl::NotFoundError("another key");
   return ParseDeviceProfile(cached.value("probe", json()).dump());
 }
@@ -315,7 +316,7 @@ absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request) {
   profile = ParseDeviceProfile(*text);
   if (!profile.ok())
     return absl::FailedPreconditionError(absl::StrCat(request.rank_path, ": ", profile.status().message()));
-  const json cached = {{"key", key}, {"probe", json::parse(*text)}};
+  const json cached = {{"key", key}, {"probe", ParseJson(*text)}};
   // On a machine that was busy: the next start may find it quiet.
   const bool is_cut_short = cached["probe"].value("cut_short", json()) == json(true);
   if (!is_cut_short) WriteCache(request.cache_path, cached.dump() + "\n");

@@ -25,6 +25,12 @@ class PathThread {
   PathThread(const PathThread&) = delete;
   PathThread& operator=(const PathThread&) = delete;
 
+  // Nothing runs, and nothing waits to run.
+  bool IsIdle() {
+    absl::MutexLock lock(&mutex_);
+    return queue_.empty() && !is_running_;
+  }
+
   void Run(std::function<void()> function) {
     absl::MutexLock lock(&mutex_);
     queue_.push_back(std::move(function));
@@ -42,12 +48,16 @@ class PathThread {
         if (is_ending_) return;
         next = std::move(queue_.front());
         queue_.pop_front();
+        is_running_ = true;
       }
       next();
+      absl::MutexLock lock(&mutex_);
+      is_running_ = false;
     }
   }
   absl::Mutex mutex_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool is_running_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // Last: it uses the others.
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "confinement/confine.h"
 #include "machine/clock.h"
 #include "tacc/v1/worker.grpc.pb.h"
 
@@ -19,6 +20,9 @@ constexpr auto kCallTimeout = std::chrono::seconds(10);
 constexpr absl::Duration kPause = absl::Milliseconds(200);
 
 absl::Status FromGrpc(const grpc::Status& status) {
+  // It has too many calls now. Room that is used up is told by our own store alone.
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED)
+    return absl::UnavailableError(status.error_message());
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
@@ -42,13 +46,23 @@ void UploadCache::Fetch(const std::string& id) {
   {
     absl::MutexLock lock(&mutex_);
     const auto found = fetched_.find(id);
-    if (found != fetched_.end() && !found->second.is_over) return;
+    if (found != fetched_.end() && !found->second.is_over) {
+      found->second.is_asked_again = true;
+      return;
+    }
     fetched_[id] = Fetched();
   }
   thread_.Run([this, id] {
-    const absl::Status status = FetchNow(id);
-    absl::MutexLock lock(&mutex_);
-    fetched_[id] = {true, status};
+    while (true) {
+      const absl::Status status = FetchNow(id);
+      absl::MutexLock lock(&mutex_);
+      Fetched& fetched = fetched_[id];
+      // What the coordinator refused to an earlier job it may give to this one.
+      if (std::exchange(fetched.is_asked_again, false) && absl::IsFailedPrecondition(status) && !is_ending_) continue;
+      fetched.status = status;
+      fetched.is_over = true;
+      return;
+    }
   });
 }
 
@@ -87,9 +101,17 @@ void UploadCache::End() {
   call_ = nullptr;
 }
 
+template <typename Work>
+auto UploadCache::AsUser(const Work& work) const {
+  decltype(work()) result = absl::InternalError("not done");
+  const absl::Status status = RunConfined({AllowedPaths(), options_.user}, [&] { result = work(); });
+  if (!status.ok()) result = status;
+  return result;
+}
+
 absl::Status UploadCache::Open() {
   if (store_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<ContentStore>> store = ContentStore::Open(options_.directory, options_.limits);
+    auto store = AsUser([this] { return ContentStore::Open(options_.directory, options_.limits); });
     if (!store.ok()) return store.status();
     absl::MutexLock lock(&mutex_);
     store_ = *std::move(store);
@@ -103,8 +125,7 @@ absl::Status UploadCache::Open() {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
     channel_ = std::make_shared<Channel>();
-    channel_->stub = v1::WorkerService::NewStub(
-        grpc::CreateCustomChannel(options_.coordinator, grpc::InsecureChannelCredentials(), arguments));
+    channel_->stub = v1::WorkerService::NewStub(identity::MakeChannel(options_.coordinator, options_.tls, arguments));
   }
   return absl::OkStatus();
 }
@@ -132,7 +153,7 @@ absl::StatusOr<FileList> UploadCache::List(const std::string& id) {
 }
 
 absl::Status UploadCache::FetchFile(const ListedFile& file, int64_t offset) {
-  absl::StatusOr<std::unique_ptr<ContentStore::Writer>> writer = store_->Write(file.sha256, file.num_bytes, offset);
+  auto writer = AsUser([&] { return store_->Write(file.sha256, file.num_bytes, offset); });
   if (!writer.ok()) return writer.status();
   v1::GetFileRequest request;
   request.set_sha256(file.sha256);
@@ -146,21 +167,25 @@ absl::Status UploadCache::FetchFile(const ListedFile& file, int64_t offset) {
   if (!status.ok()) context->TryCancel();
   const grpc::Status end = reader->Finish();
   End();
-  if (!status.ok()) return status;
-  return end.ok() ? (*writer)->Finish() : FromGrpc(end);
+  if (status.ok() && !end.ok()) status = FromGrpc(end);
+  return AsUser([&] {
+    if (status.ok()) status = (*writer)->Finish();
+    writer->reset();  // It may remove its file.
+    return status;
+  });
 }
 
 absl::Status UploadCache::FetchNow(const std::string& id) {
   if (absl::Status status = Open(); !status.ok()) return status;
   // What is here is not asked for again.
-  absl::StatusOr<FileList> files = store_->List(id);
+  absl::StatusOr<FileList> files = AsUser([&] { return store_->List(id); });
   double since = SteadySeconds();
   int64_t had = -1;
   absl::Status trouble;
   while (!is_ending_ && SteadySeconds() - since < options_.patience_seconds) {
     if (!files.ok()) files = List(id);
     if (files.ok()) {
-      const absl::StatusOr<ContentStore::Contents> contents = store_->Prepare(*files, {});
+      const absl::StatusOr<ContentStore::Contents> contents = AsUser([&] { return store_->Prepare(*files, {}); });
       if (!contents.ok()) return contents.status();
       if (contents->is_whole) return absl::OkStatus();
       int64_t has = 0;

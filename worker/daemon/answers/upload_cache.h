@@ -5,12 +5,15 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "confinement/user.h"
 #include "content_store/content_store.h"
+#include "identity/credentials.h"
 #include "worker/daemon/answers/path_thread.h"
 
 namespace grpc {
@@ -24,11 +27,13 @@ namespace tacc::worker {
 class UploadCache {
  public:
   struct Options {
-    std::string coordinator;  // HOST:PORT.
+    std::string coordinator;  // HOST:PORT or unix:PATH.
+    identity::Tls tls;
     std::string directory;
     ContentStore::Limits limits;
     // How long a coordinator that brings nothing is asked again.
     double patience_seconds = 20;
+    std::optional<User> user;  // Whose files they are; otherwise this process's user's.
   };
   explicit UploadCache(Options options) : options_(std::move(options)) {}
   // Breaks off.
@@ -46,6 +51,10 @@ class UploadCache {
   std::string Path(const std::string& id) const;
 
  private:
+  // Does what is done with the store's files, with the rights of whose they are. What asks the coordinator has this
+  // process's own: the key of its certificate and a coordinator's socket are not that user's.
+  template <typename Work>
+  auto AsUser(const Work& work) const;
   absl::Status FetchNow(const std::string& id);
   absl::Status Open();
   absl::StatusOr<FileList> List(const std::string& id);
@@ -64,6 +73,7 @@ class UploadCache {
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;
   struct Fetched {
     bool is_over = false;
+    bool is_asked_again = false;  // Meanwhile.
     absl::Status status;
   };
   std::map<std::string, Fetched> fetched_ ABSL_GUARDED_BY(mutex_);

@@ -1,12 +1,17 @@
 #include "worker/daemon/host/rank_host.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <deque>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "machine/clock.h"
+#include "machine/machine.h"
+#include "machine/unix_socket.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/upload_name.h"
 #include "protocol/rank_events.h"
@@ -31,10 +36,15 @@ int64_t PeakMemoryBytes(pid_t pid) {
   return 0;
 }
 
+// For people, and another one in each attempt.
+std::string CgroupName(const RankKey& key) {
+  return absl::StrCat(key.job, ".attempt-", key.attempt, ".rank-", key.rank);
+}
+
 // What a line of stdout says in a log: the message of an event that has one, and what a library printed. Empty:
 // nothing.
 std::string LogWords(const std::string& line) {
-  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json event = ParseJson(line);
   const auto text = [&event](const char* field) {
     const auto value = event.find(field);
     return value != event.end() && value->is_string() ? value->get<std::string>() : "";
@@ -49,7 +59,7 @@ std::string LogWords(const std::string& line) {
 absl::optional<std::string> FetchOf(const std::string& line) {
   using protocol::FetchEvent;
   if (line.find(absl::StrCat("\"", FetchEvent::kName, "\"")) == std::string::npos) return absl::nullopt;
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseJson(line);
   if (!json.is_object() || json.value("event", nlohmann::json()) != FetchEvent::kName) return absl::nullopt;
   const absl::StatusOr<FetchEvent> event = protocol::ReadEvent<FetchEvent>(json);
   return event.ok() ? absl::optional<std::string>(event->upload) : absl::nullopt;
@@ -59,7 +69,7 @@ absl::optional<std::string> FetchOf(const std::string& line) {
 
 absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
                                           const RankPlace& place) {
-  nlohmann::ordered_json start = nlohmann::ordered_json::parse(start_json, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json start = ParseOrderedJson(start_json);
   if (!start.is_object()) return absl::InvalidArgumentError("the start file is not a JSON object");
   protocol::SetStartField(&start, &protocol::StartFile::program, program_path);
   protocol::SetStartField(&start, &protocol::StartFile::device, place.device);
@@ -68,6 +78,8 @@ absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const s
   protocol::SetStartField(&start, &protocol::StartFile::threads, std::min(planned, place.num_threads));
   protocol::SetStartField(&start, &protocol::StartFile::memory_bytes, place.memory_bytes);
   protocol::SetStartField(&start, &protocol::StartFile::advertise, place.advertise);
+  if (!place.local_folder.empty())
+    protocol::SetStartField(&start, &protocol::StartFile::local_folder, place.local_folder);
   const std::string model_dir = protocol::StartFieldOf(start, &protocol::StartFile::model_dir).value_or("");
   if (const std::string upload = UploadId(model_dir); !upload.empty())
     protocol::SetStartField(&start, &protocol::StartFile::model_dir, place.upload_path(upload));
@@ -85,25 +97,101 @@ RankHost::~RankHost() {
   state_->ClearRank();
 }
 
-absl::Status RankHost::Spawn(const RankStart& start) {
-  const absl::StatusOr<std::string> start_text = CompleteStart(start.start_json, state_->ProgramPath(), place_);
-  if (!start_text.ok()) return start_text.status();
-  if (absl::Status status = state_->WriteStartFiles(*start_text, start.program_text); !status.ok()) return status;
-  const std::string block_name = absl::StrCat(state_->status_block_prefix(), start.key.attempt, "-", start.key.rank);
-  absl::StatusOr<std::unique_ptr<StatusBlock>> block = StatusBlock::Create(block_name, start.key.attempt);
+std::string RankHost::StatusBlockName(const RankKey& key) const {
+  return absl::StrCat(state_->status_block_prefix(), key.attempt, "-", key.rank);
+}
+
+nlohmann::json RankHost::HandOver() {
+  if (child_ == nullptr) return nullptr;
+  ChildProcess::Held child = child_->Release();
+  nlohmann::json handed = {{"pid", child.pid},
+                           {"stdin_fd", child.stdin_fd},
+                           {"stdout_fd", child.stdout_fd},
+                           {"stderr_fd", child.stderr_fd},
+                           {"unwritten", std::move(child.unwritten)},
+                           {"partial_event", out_lines_->partial()},
+                           {"partial_line", err_lines_->partial()},
+                           {"checkpoint_dir", log_place_.checkpoint_dir},
+                           {"is_claimed", log_place_.is_claimed}};
+  if (cgroup_ != nullptr) {
+    cgroup_->Release();
+    handed["cgroup"] = cgroup_->path();
+  }
+  child_.reset();
+  cgroup_.reset();
+  status_block_->Release();
+  status_block_.reset();
+  return handed;
+}
+
+absl::Status RankHost::TakeOver(const nlohmann::json& handed) {
+  if (handed.is_null()) return absl::OkStatus();
+  const RankKey& key = *supervisor_->running();
+  child_ = ChildProcess::TakeOver({handed.at("pid").get<pid_t>(), handed.at("stdin_fd").get<int>(),
+                                   handed.at("stdout_fd").get<int>(), handed.at("stderr_fd").get<int>(),
+                                   handed.at("unwritten").get<std::string>()});
+  absl::StatusOr<std::unique_ptr<StatusBlock>> block = StatusBlock::TakeOver(StatusBlockName(key));
   if (!block.ok()) return block.status();
-  absl::StatusOr<std::unique_ptr<ChildProcess>> child =
-      start_process_({.argv = {place_.rank_path, "--start", state_->StartPath(), "--status-shm", block_name},
-                      .environment = RankEnvironment(place_.num_threads)});
-  if (!child.ok()) return child.status();
-  // Without the record a daemon that is killed relies on the rank seeing its stdin close.
-  (void)state_->RecordRank((*child)->pid());
-  child_ = *std::move(child);
   status_block_ = *std::move(block);
+  if (handed.contains("cgroup")) cgroup_ = std::make_unique<Cgroup>(handed["cgroup"].get<std::string>());
+  BeginLines();
+  const auto feed = [](const std::string& partial, LineSplitter* lines) { lines->Add(partial.data(), partial.size()); };
+  feed(handed.at("partial_event").get<std::string>(), &*out_lines_);
+  feed(handed.at("partial_line").get<std::string>(), &*err_lines_);
+  log_place_ = {handed.at("checkpoint_dir").get<std::string>(), handed.at("is_claimed").get<bool>(), key.attempt,
+                key.rank, key.job};
+  run_log_->Begin(log_place_);
+  LogLines({absl::StrCat("--- ", place_.worker, " was replaced and goes on with pid ", child_->pid())});
+  return absl::OkStatus();
+}
+
+void RankHost::BeginLines() {
   out_lines_.emplace(kMaxEventBytes);
   err_lines_.emplace(kMaxLogLineBytes);
   last_status_ = RankStatus();
   still_since_.reset();
+}
+
+absl::Status RankHost::Spawn(const RankStart& start) {
+  const absl::StatusOr<std::string> start_text = CompleteStart(start.start_json, state_->ProgramPath(), place_);
+  if (!start_text.ok()) return start_text.status();
+  if (absl::Status status = state_->WriteStartFiles(*start_text, start.program_text); !status.ok()) return status;
+  if (!place_.local_folder.empty()) {
+    if (absl::Status status = MakePrivateFolder(place_.local_folder); !status.ok()) return status;
+  }
+  const std::string block_name = StatusBlockName(start.key);
+  absl::StatusOr<std::unique_ptr<StatusBlock>> block = StatusBlock::Create(block_name, start.key.attempt);
+  if (!block.ok()) return block.status();
+  ProcessOptions options = {.argv = {place_.rank_path, "--start", state_->StartPath(), "--status-shm", block_name},
+                            .inherits = RankInherits,
+                            .environment = RankEnvironment(place_.num_threads)};
+  options.environment.merge(NetworkEnvironment(place_.interface));
+  for (std::string& argument : ConfinementArguments(place_.confinement)) options.argv.push_back(std::move(argument));
+  for (const std::string& library : place_.op_libraries)
+    options.argv.insert(options.argv.end(), {"--op-library", library});
+  if (const std::optional<User>& user = place_.confinement.user; user.has_value()) {
+    std::vector<std::string> paths = {StatusBlockPath(block_name)};
+    if (!place_.local_folder.empty()) paths.push_back(place_.local_folder);
+    for (const std::string& path : paths) {
+      if (absl::Status status = GiveTo(*user, path); !status.ok()) return status;
+    }
+    options.environment.insert({{"HOME", user->home}, {"USER", user->name}, {"LOGNAME", user->name}});
+  }
+  std::unique_ptr<Cgroup> cgroup;
+  if (place_.cgroups != nullptr) {
+    absl::StatusOr<std::unique_ptr<Cgroup>> made = place_.cgroups->Make(CgroupName(start.key));
+    if (!made.ok()) return made.status();
+    cgroup = *std::move(made);
+    options.cgroup_procs = cgroup->ProcsPath();
+  }
+  absl::StatusOr<std::unique_ptr<ChildProcess>> child = start_process_(options);
+  if (!child.ok()) return child.status();
+  cgroup_ = std::move(cgroup);
+  // Without the record a daemon that is killed relies on the rank seeing its stdin close.
+  (void)state_->RecordRank((*child)->pid());
+  child_ = *std::move(child);
+  status_block_ = *std::move(block);
+  BeginLines();
   ++ranks_started_;
   LogLines({absl::StrCat("--- ", start.key.Text(), " on ", place_.worker, " (", place_.device, " of ", place_.advertise,
                          ") pid ", child_->pid())});
@@ -132,7 +220,7 @@ void RankHost::Do(Supervisor::Actions actions) {
       case Action::Kind::kKill:
         if (child_ == nullptr) break;
         LogLines({absl::StrCat("--- killed by ", place_.worker)});
-        child_->Kill();
+        Kill();
         break;
       case Action::Kind::kCloseStdin:
         if (child_ != nullptr) child_->CloseStdin();
@@ -142,6 +230,12 @@ void RankHost::Do(Supervisor::Actions actions) {
         break;
     }
   }
+}
+
+void RankHost::Kill() {
+  // First all at once, so that none can start another meanwhile.
+  if (cgroup_ != nullptr) cgroup_->Kill();
+  child_->Kill();
 }
 
 void RankHost::KillRank(const RankKey& key) {
@@ -167,13 +261,14 @@ void RankHost::LogLines(const std::vector<std::string>& lines) {
 }
 
 void RankHost::BeginLog(const RankStart& start) {
-  const nlohmann::json file = nlohmann::json::parse(start.start_json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json file = ParseJson(start.start_json);
   RunLog::Place place;
   place.attempt = start.key.attempt;
   place.rank = start.key.rank;
   place.job = start.key.job;
   place.checkpoint_dir = protocol::StartFieldOf(file, &protocol::StartFile::checkpoint_dir).value_or("");
   place.is_claimed = protocol::StartFieldOf(file, &protocol::StartFile::checkpoint_claimed).value_or(false);
+  log_place_ = place;
   run_log_->Begin(std::move(place));
   // The coordinator's word about the attempt before, which rank 0 is told for the page about the run.
   const nlohmann::json run = protocol::StartFieldOf(file, &protocol::StartFile::run).value_or(nlohmann::json::object());
@@ -223,12 +318,27 @@ void RankHost::Turn() {
   LogLines(last_log_lines);
   for (const std::string& line : last_log_lines) supervisor_->LogLine(line, WallSeconds());
   EventLines(out_lines_->Finish());
+  TellOutOfMemory(*end);
   LogLines({end->exit_code.has_value() ? absl::StrCat("--- exit code ", *end->exit_code)
                                        : absl::StrCat("--- signal ", end->signal)});
   child_.reset();
+  cgroup_.reset();
   status_block_.reset();
   state_->ClearRank();
   Do(supervisor_->Exited(*end, WallSeconds()));
+}
+
+void RankHost::TellOutOfMemory(const ProcessEnd& end) {
+  if (cgroup_ == nullptr || end.signal != SIGKILL || cgroup_->NumOutOfMemory() == 0) return;
+  const int64_t limit = place_.cgroups->limits().memory_bytes;
+  const std::string message = absl::StrCat(
+      "the kernel has ended it for want of memory: ",
+      limit > 0
+          ? absl::StrCat("it and what it had started took more than ", SizeText(limit), " (tacc-worker --rank-memory)")
+          : "its machine, or the cgroup of its worker, has no more",
+      "; let the job use less (a smaller train.per_device_train_batch_size), or give it more");
+  supervisor_->Fail("memory", message, WallSeconds());
+  LogLines({message});
 }
 
 absl::optional<RankHost::Sample> RankHost::TakeSample(double now) {

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "confinement/cgroup.h"
+#include "confinement/confine.h"
+#include "nlohmann/json_fwd.hpp"
 #include "process/child_process.h"
 #include "worker/daemon/host/rotating_log.h"
 #include "worker/daemon/host/run_log.h"
@@ -32,9 +35,18 @@ struct RankPlace {
   int num_threads = 1;
   int64_t memory_bytes = 0;
   std::string advertise;
+  std::string interface;  // That has this address; empty: not known.
+  // For what the ranks share with processes of this user alone; empty: with all who reach `advertise`.
+  std::string local_folder;
   std::string worker;  // This daemon's name.
   // The folder on this machine of what a client has uploaded, by its id.
   std::function<std::string(const std::string& id)> upload_path;
+  // To which its ranks confine themselves, and this daemon what it does with their files.
+  Confinement confinement = {};
+  // Libraries of operators, absolute paths that TrustedFile has found. A rank may load these and no others.
+  std::vector<std::string> op_libraries = {};
+  // For one of its own for each rank; borrowed. Null: ranks have this daemon's.
+  Cgroups* cgroups = nullptr;
 };
 
 // Returns the start file's JSON with the daemon's fields set. Errors: InvalidArgument when it is not a JSON object.
@@ -61,6 +73,12 @@ class RankHost {
 
   // Sets the memory of ranks that start from now on.
   void SetMemoryBytes(int64_t bytes) { place_.memory_bytes = bytes; }
+
+  // The process that runs, for the host of a daemon that takes this one's place; null: none does. This object lets go
+  // of it, so that only destroying it may follow. TakeOver is of a new one, whose supervisor has taken over before;
+  // nlohmann's exceptions: it was not made by HandOver.
+  nlohmann::json HandOver();
+  absl::Status TakeOver(const nlohmann::json& handed);
 
   // Does the supervisor's actions.
   void Do(Supervisor::Actions actions);
@@ -92,6 +110,12 @@ class RankHost {
 
  private:
   absl::Status Spawn(const RankStart& start);
+  void BeginLines();
+  // Ends the process and all that it has started.
+  void Kill();
+  // Says so for a rank that the kernel has ended for want of memory.
+  void TellOutOfMemory(const ProcessEnd& end);
+  std::string StatusBlockName(const RankKey& key) const;
   // Writes lines from now on to this rank's log.
   void BeginLog(const RankStart& start);
   void HandleOutput(const std::string& out, const std::string& err);
@@ -105,10 +129,12 @@ class RankHost {
   RotatingLog* const log_;
   RunLog* const run_log_;
   std::function<void(const std::string& id)> fetch_;
+  std::unique_ptr<Cgroup> cgroup_;  // Of child_; null: the daemon's.
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<StatusBlock> status_block_;
   absl::optional<LineSplitter> out_lines_;
   absl::optional<LineSplitter> err_lines_;
+  RunLog::Place log_place_;  // Of the last rank.
   RankStatus last_status_;
   absl::optional<double> still_since_;  // None: not looked at since it started.
   uint64_t ranks_started_ = 0;

@@ -14,18 +14,16 @@
 namespace tacc::worker {
 namespace {
 
-int OpenForAppending(const std::string& path) {
-  return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-}
+constexpr mode_t kMode = 0600;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RotatingLog>> RotatingLog::Open(const std::string& path, int64_t max_bytes) {
-  const int fd = OpenForAppending(path);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat(path, ": cannot be opened"));
+  const absl::StatusOr<int> fd = OpenToWrite(path, O_APPEND, kMode);
+  if (!fd.ok()) return fd.status();
   struct stat info = {};
-  fstat(fd, &info);
-  return std::unique_ptr<RotatingLog>(new RotatingLog(path, max_bytes, fd, info.st_size));
+  fstat(*fd, &info);
+  return std::unique_ptr<RotatingLog>(new RotatingLog(path, max_bytes, *fd, info.st_size));
 }
 
 RotatingLog::~RotatingLog() {
@@ -40,8 +38,11 @@ absl::Status RotatingLog::Append(std::string* text) {
     fd_ = -1;
     num_bytes_ = 0;
   }
-  if (fd_ < 0) fd_ = OpenForAppending(path_);
-  if (fd_ < 0) return ErrnoStatus(errno, absl::StrCat(path_, ": cannot be opened"));
+  if (fd_ < 0) {
+    const absl::StatusOr<int> fd = OpenToWrite(path_, O_APPEND, kMode);
+    if (!fd.ok()) return fd.status();
+    fd_ = *fd;
+  }
   size_t done = 0;
   int error = 0;
   while (done < text->size() && error == 0) {

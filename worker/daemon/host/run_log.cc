@@ -1,5 +1,7 @@
 #include "worker/daemon/host/run_log.h"
 
+#include <sys/stat.h>
+
 #include <deque>
 #include <utility>
 #include <vector>
@@ -35,12 +37,25 @@ void Prune(const RunLog::Place& place, int32_t num_attempts) {
   }
 }
 
-// Appends `text`, and takes from it what was written.
-absl::Status Append(const RunLog::Place& place, const RunLog::Limits& limits, std::string* text) {
+// In a folder that others may write to: one would lead the logs elsewhere, and old ones there would be removed.
+absl::Status CheckNoLinks(const RunLog::Place& place) {
+  for (const std::string& path : {LogsFolder(place), place.Folder()}) {
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode))
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": is a symbolic link, through which nothing is written; ", "remove it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AppendToFile(const RunLog::Place& place, const RunLog::Limits& limits, const AllowedPaths& paths,
+                          std::string* text) {
   if (place.checkpoint_dir.empty()) {
     text->clear();
     return absl::OkStatus();
   }
+  if (absl::Status status = paths.Check(place.checkpoint_dir, AllowedPaths::Use::kWrite); !status.ok()) return status;
+  if (absl::Status status = CheckNoLinks(place); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<RotatingLog>> log = RotatingLog::Open(place.Path(), limits.file_bytes);
   if (absl::IsNotFound(log.status())) {
     // Not into what a lost mount has left.
@@ -51,6 +66,21 @@ absl::Status Append(const RunLog::Place& place, const RunLog::Limits& limits, st
     log = RotatingLog::Open(place.Path(), limits.file_bytes);
   }
   return log.ok() ? (*log)->Append(text) : log.status();
+}
+
+// Appends to files, and removes those of old attempts when rank 0 of an attempt writes for the first time.
+RunLog::Append AppendToFiles(const RunLog::Limits& limits, const Confinement& confinement) {
+  std::string pruned;  // For whose attempt.
+  return [limits, confinement, pruned](const RunLog::Place& place, std::string* text) mutable {
+    absl::Status appended;
+    absl::Status confined = RunConfined(confinement, [&] {
+      appended = AppendToFile(place, limits, confinement.paths, text);
+      if (!appended.ok() || place.rank != 0 || pruned == place.Folder()) return;
+      Prune(place, limits.num_attempts);
+      pruned = place.Folder();
+    });
+    return confined.ok() ? appended : confined;
+  };
 }
 
 }  // namespace
@@ -64,7 +94,7 @@ struct RunLog::Shared {
     std::shared_ptr<const Place> place;
     std::string text;
   };
-  explicit Shared(const Limits& its_limits) : limits(its_limits) {}
+  Shared(const Limits& its_limits, Append its_append) : limits(its_limits), append(std::move(its_append)) {}
 
   bool HasWork() const { return is_ending || !entries.empty(); }
 
@@ -80,6 +110,7 @@ struct RunLog::Shared {
   }
 
   const Limits limits;
+  const Append append;
   absl::Mutex mutex;
   // All guarded by it:
   std::shared_ptr<const Place> place;  // Of lines to come.
@@ -94,8 +125,11 @@ struct RunLog::Shared {
   bool has_ended = false;
 };
 
-RunLog::RunLog(const Limits& limits)
-    : shared_(std::make_shared<Shared>(limits)), thread_([shared = shared_] { Loop(shared); }) {}
+RunLog::RunLog(const Limits& limits, const Confinement& confinement)
+    : RunLog(limits, AppendToFiles(limits, confinement)) {}
+
+RunLog::RunLog(const Limits& limits, Append append)
+    : shared_(std::make_shared<Shared>(limits, std::move(append))), thread_([shared = shared_] { Loop(shared); }) {}
 
 RunLog::~RunLog() {
   bool has_ended = false;
@@ -146,7 +180,6 @@ RunLog::Trouble RunLog::TakeTrouble() {
 void RunLog::Loop(const std::shared_ptr<Shared>& shared) {
   Shared& its = *shared;
   Shared::Entry batch;
-  std::shared_ptr<const Place> pruned;  // For whose attempt.
   absl::MutexLock lock(&its.mutex);
   while (true) {
     if (batch.text.empty()) {
@@ -157,11 +190,7 @@ void RunLog::Loop(const std::shared_ptr<Shared>& shared) {
     its.writing = batch.place;
     its.writing_since = SteadySeconds();
     its.mutex.Unlock();
-    const absl::Status status = Append(*batch.place, its.limits, &batch.text);
-    if (status.ok() && batch.place->rank == 0 && pruned != batch.place) {
-      Prune(*batch.place, its.limits.num_attempts);
-      pruned = batch.place;
-    }
+    const absl::Status status = its.append(*batch.place, &batch.text);
     its.mutex.Lock();
     its.writing_since.reset();
     if (!status.ok()) {

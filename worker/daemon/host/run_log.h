@@ -3,11 +3,13 @@
 #define TACC_WORKER_DAEMON_HOST_RUN_LOG_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "confinement/confine.h"
 
 namespace tacc::worker {
 
@@ -39,7 +41,14 @@ class RunLog {
     int32_t num_attempts = 20;
   };
 
-  explicit RunLog(const Limits& limits);
+  // Appends to the place's file, and takes from `text` what was written. Called on the thread of the log's own, one
+  // call at a time; may take as long as a file system does, and longer than the object lives.
+  using Append = std::function<absl::Status(const Place& place, std::string* text)>;
+
+  // Folders are written to as `confinement` says.
+  explicit RunLog(const Limits& limits, const Confinement& confinement = {});
+  // With `append` in place of files.
+  RunLog(const Limits& limits, Append append);
   // Gives the last lines limits.end_seconds; a thread that a file system holds longer is left to itself.
   ~RunLog();
   RunLog(const RunLog&) = delete;

@@ -1,15 +1,18 @@
 #include "worker/daemon/host/run_log.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "machine/testing/test_directory.h"
@@ -54,30 +57,37 @@ std::string Trouble(RunLog& log, int attempt = 1) {
   return std::string(trouble.status.message());
 }
 
-// A file whose opening does not return before somebody reads it, as in a file system that does not answer.
-class StuckFile {
+// Files of a file system that does not answer at first. The log's thread may outlive it.
+class StuckFiles {
  public:
-  explicit StuckFile(const RunLog::Place& place) : path_(place.Path()) {
-    EXPECT_TRUE(MakeDirectory(absl::StrCat(place.checkpoint_dir, "/logs")).ok());
-    EXPECT_TRUE(MakeDirectory(place.Folder()).ok());
-    EXPECT_EQ(mkfifo(path_.c_str(), 0644), 0);
+  RunLog::Append append() {
+    return [state = state_](const RunLog::Place& place, std::string* text) {
+      absl::MutexLock lock(&state->mutex);
+      state->mutex.Await(absl::Condition(&state->answers));
+      state->texts[place.attempt] += *text;
+      text->clear();
+      return absl::OkStatus();
+    };
   }
-  // Lets it answer; returns what is written up to `end`.
-  std::string ReadUpTo(const std::string& end) {
-    const int fd = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  // Lets it answer; returns what is written for an attempt up to `end`.
+  std::string ReadUpTo(const std::string& end, int attempt = 1) {
     std::string text;
     Until(end, [&] {
-      char piece[4096];
-      const ssize_t n = read(fd, piece, sizeof(piece));
-      if (n > 0) text.append(piece, n);
-      return text.find(end) != std::string::npos;
+      absl::MutexLock lock(&state_->mutex);
+      state_->answers = true;
+      text = state_->texts[attempt];
+      return absl::StrContains(text, end);
     });
-    close(fd);
     return text;
   }
 
  private:
-  const std::string path_;
+  struct State {
+    absl::Mutex mutex;
+    bool answers = false;              // Guarded by it.
+    std::map<int, std::string> texts;  // By attempt. Guarded by it.
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 TEST(RunLogTest, EachRankOfEachAttemptHasAFile) {
@@ -104,6 +114,27 @@ TEST(RunLogTest, EachRankOfEachAttemptHasAFile) {
   EXPECT_THAT(TestDirectory::Read(directory.File("logs/attempt-2/rank-00003.log")), HasSubstr("three\n2023"));
 }
 
+// Of whoever may write to the folder: to the logs of another run, of which the old ones would be removed.
+TEST(RunLogTest, FoldersThatAreLinksAreNotWrittenThrough) {
+  for (const bool is_whole : {true, false}) {
+    const TestDirectory directory, other;
+    for (const char* attempt : {"/attempt-1", "/attempt-99"})
+      std::filesystem::create_directories(other.File("logs") + attempt);
+    if (is_whole) {
+      std::filesystem::create_directory_symlink(other.File("logs"), directory.File("logs"));
+    } else {
+      std::filesystem::create_directories(directory.File("logs"));
+      std::filesystem::create_directory_symlink(other.File("logs/attempt-99"), directory.File("logs/attempt-99"));
+    }
+    RunLog log(Quick());
+    log.Begin(PlaceIn(directory, 99));
+    log.Line("x", kTime);
+    EXPECT_THAT(Trouble(log, 99), HasSubstr("symbolic link"));
+    EXPECT_THAT(TestDirectory::Names(other.File("logs")), ElementsAre("attempt-1", "attempt-99"));
+    EXPECT_THAT(TestDirectory::Names(other.File("logs/attempt-99")), ElementsAre());
+  }
+}
+
 TEST(RunLogTest, FilesAreBounded) {
   const TestDirectory directory;
   RunLog::Limits limits = Quick();
@@ -122,50 +153,47 @@ TEST(RunLogTest, FilesAreBounded) {
 }
 
 TEST(RunLogTest, NobodyWaitsForAFileSystemThatDoesNotAnswer) {
-  const TestDirectory directory;
-  StuckFile file(PlaceIn(directory, 1));
+  StuckFiles files;
   RunLog::Limits limits = Quick();
   limits.slow_seconds = 0;
   limits.waiting_bytes = 100;
-  RunLog log(limits);
-  log.Begin(PlaceIn(directory, 1));
+  RunLog log(limits, files.append());
+  log.Begin({"/run", false, /*attempt=*/1, 0, "job-1"});
   log.Line("first", kTime);
-  EXPECT_THAT(Trouble(log), HasSubstr("logs/attempt-1/rank-00000.log: its file system does not answer"));
+  EXPECT_THAT(Trouble(log), HasSubstr("/run/logs/attempt-1/rank-00000.log: its file system does not answer"));
   for (int i = 0; i < 10; ++i) log.Line(absl::StrCat("line ", i), kTime);
   EXPECT_TRUE(log.TakeTrouble().status.ok()) << "said twice";
-  const std::string text = file.ReadUpTo("line 9\n");
+  const std::string text = files.ReadUpTo("line 9\n");
   EXPECT_THAT(text, HasSubstr("Z first\n--- 7 lines are missing here\n2023-11-14T22:13:20.000Z line 7\n"));
 }
 
 // Though the next attempt has begun.
 TEST(RunLogTest, TroubleIsOfWhoseLinesAreNotWritten) {
-  const TestDirectory directory;
-  StuckFile file(PlaceIn(directory, 1));
+  StuckFiles files;
   RunLog::Limits limits = Quick();
   limits.slow_seconds = 0.1;
-  RunLog log(limits);
-  log.Begin(PlaceIn(directory, 1));
+  RunLog log(limits, files.append());
+  log.Begin({"/run", false, /*attempt=*/1, 0, "job-1"});
   log.Line("last", kTime);
-  log.Begin(PlaceIn(directory, 2));
+  log.Begin({"/run", false, /*attempt=*/2, 0, "job-1"});
   log.Line("first", kTime);
-  EXPECT_THAT(Trouble(log, 1), HasSubstr("logs/attempt-1/rank-00000.log: its file system does not answer"));
-  file.ReadUpTo("last\n");
-  Until("the next rank's line", [&] { return !TestDirectory::Read(PlaceIn(directory, 2).Path()).empty(); });
+  EXPECT_THAT(Trouble(log, 1), HasSubstr("/run/logs/attempt-1/rank-00000.log: its file system does not answer"));
+  files.ReadUpTo("last\n", 1);
+  files.ReadUpTo("first\n", 2);
   EXPECT_TRUE(log.TakeTrouble().status.ok());
 }
 
 TEST(RunLogTest, TheEndWaitsForAWhileOnly) {
-  const TestDirectory directory;
-  StuckFile file(PlaceIn(directory, 1));
+  StuckFiles files;
   {
     RunLog::Limits limits = Quick();
     limits.end_seconds = 0.01;
-    RunLog log(limits);
-    log.Begin(PlaceIn(directory, 1));
+    RunLog log(limits, files.append());
+    log.Begin({"/run", false, /*attempt=*/1, 0, "job-1"});
     log.Line("last", kTime);
   }
   // The thread that was left goes on, and ends.
-  EXPECT_THAT(file.ReadUpTo("last\n"), HasSubstr("Z last\n"));
+  EXPECT_THAT(files.ReadUpTo("last\n"), HasSubstr("Z last\n"));
 }
 
 TEST(RunLogTest, AFolderThatIsAwayIsSaidOnceAndWrittenToWhenItIsBack) {

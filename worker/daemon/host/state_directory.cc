@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,14 +13,17 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "json/parse_json.h"
+#include "machine/secret.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/files/sha256.h"
-#include "worker/rank/protocol/status_block.h"
 
 namespace tacc::worker {
 namespace {
@@ -27,6 +31,8 @@ namespace {
 constexpr int kStartTimeField = 22;
 // From SIGKILL to the end of a process that is not stuck.
 constexpr double kKillSeconds = 30;
+constexpr char kSharedMemory[] = "/dev/shm";
+constexpr size_t kHashDigits = 16, kRandomDigits = 16;
 
 // Returns the start time of a live process (clock ticks since boot), which with the id names it uniquely; empty when
 // there is none or it is a zombie.
@@ -41,10 +47,21 @@ std::string StartTime(pid_t pid) {
   return fields[kStartTimeField - 3];
 }
 
+// Sets the mode, whatever the umask was.
+absl::Status MakeOwn(const std::string& path, mode_t mode) {
+  return chmod(path.c_str(), mode) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
+}
+
+// A file of this user alone.
+absl::Status WriteOwnFile(const std::string& path, const std::string& content) {
+  if (absl::Status status = WriteSmallFile(path, content); !status.ok()) return status;
+  return MakeOwn(path, 0600);
+}
+
 absl::Status EndOldRank(const std::string& record_path, double patience_seconds) {
   const absl::StatusOr<std::string> text = ReadSmallFile(record_path, 4096);
   if (!text.ok()) return absl::OkStatus();
-  const nlohmann::json record = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json record = ParseJson(*text);
   if (!record.is_object() || !record.contains("pid") || !record["pid"].is_number_integer() ||
       !record.contains("start_time") || !record["start_time"].is_string()) {
     return absl::OkStatus();
@@ -72,6 +89,13 @@ absl::Status EndOldRank(const std::string& record_path, double patience_seconds)
   return absl::OkStatus();
 }
 
+// Status blocks and folders whose names begin so. Those of others stay.
+void RemoveShared(absl::string_view prefix) {
+  for (const std::string& name : ListDirectory(kSharedMemory).value_or(std::vector<std::string>())) {
+    if (absl::StartsWith(absl::StrCat("/", name), prefix)) (void)RemoveTree(absl::StrCat(kSharedMemory, "/", name));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::Open(const std::string& path, double patience_seconds) {
@@ -80,8 +104,10 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::Open(const std::
   if (error) return ErrnoStatus(error.value(), absl::StrCat("state directory ", path, ": cannot be made"));
   const std::string real_path = std::filesystem::canonical(path, error).string();
   if (error) return ErrnoStatus(error.value(), absl::StrCat("state directory ", path));
+  // One that was given to this daemon by another user stays as that user has made it.
+  (void)chmod(real_path.c_str(), 0700);
   const std::string lock_path = absl::StrCat(real_path, "/lock");
-  const int lock_fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int lock_fd = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_fd < 0) return ErrnoStatus(errno, absl::StrCat("state directory ", lock_path, ": cannot be opened"));
   if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0) {
     const int lock_error = errno;
@@ -93,31 +119,75 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::Open(const std::
   }
   Sha256 hash;
   hash.Update(real_path.data(), real_path.size());
-  std::unique_ptr<StateDirectory> directory(
-      new StateDirectory(real_path, lock_fd, absl::StrCat("/tacc-", hash.HexDigest().substr(0, 16), "-")));
+  const std::string name = absl::StrCat("tacc-", hash.HexDigest().substr(0, kHashDigits));
+  const absl::StatusOr<std::string> random = NewSecret();
+  if (!random.ok()) {
+    close(lock_fd);
+    return random.status();
+  }
+  std::unique_ptr<StateDirectory> directory(new StateDirectory(
+      real_path, lock_fd, name, absl::StrCat("/", name, "-", random->substr(0, kRandomDigits), "-")));
   if (absl::Status status = EndOldRank(absl::StrCat(real_path, "/rank.json"), patience_seconds); !status.ok())
     return status;
   directory->ClearRank();
+  RemoveShared(absl::StrCat("/", name, "-"));
+  // One that was another user's becomes this one's.
+  (void)RemoveTree(directory->RunPath());
   // Found out now rather than when the first rank starts.
-  const std::string run = absl::StrCat(real_path, "/run");
-  if (absl::Status status = MakeDirectory(run); !status.ok()) return status;
-  const std::string trial = absl::StrCat(run, "/trial");
+  if (absl::Status status = directory->MakeRunFolder(); !status.ok()) return status;
+  const std::string trial = absl::StrCat(directory->RunPath(), "/trial");
   if (absl::Status status = WriteSmallFile(trial, "x"); !status.ok()) return status;
   if (absl::Status status = RemoveTree(trial); !status.ok()) return status;
   return directory;
 }
 
-StateDirectory::~StateDirectory() { close(lock_fd_); }
+absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::TakeOver(const nlohmann::json& handed) {
+  try {
+    return std::unique_ptr<StateDirectory>(
+        new StateDirectory(handed.at("path").get<std::string>(), handed.at("lock_fd").get<int>(),
+                           handed.at("cgroup_name").get<std::string>(), handed.at("block_prefix").get<std::string>()));
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("the state directory that was handed over: ", error.what()));
+  }
+}
+
+nlohmann::json StateDirectory::HandOver() {
+  return {{"path", path_},
+          {"lock_fd", std::exchange(lock_fd_, -1)},
+          {"cgroup_name", cgroup_name_},
+          {"block_prefix", status_block_prefix_}};
+}
+
+StateDirectory::~StateDirectory() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+absl::Status StateDirectory::MakeRunFolder() const {
+  if (absl::Status status = MakeDirectory(RunPath()); !status.ok()) return status;
+  return MakeOwn(RunPath(), user_.has_value() ? 0711 : 0700);
+}
+
+absl::Status StateDirectory::LetIn(const User& user) {
+  user_ = user;
+  (void)chmod(path_.c_str(), 0711);  // Where that user cannot enter it, this is told.
+  if (absl::Status status = MakeRunFolder(); !status.ok()) return status;
+  return CheckCanEnter(user, RunPath());
+}
 
 absl::Status StateDirectory::WriteStartFiles(const std::string& start, const std::string& program) {
-  if (absl::Status status = MakeDirectory(absl::StrCat(path_, "/run")); !status.ok()) return status;
-  if (absl::Status status = WriteSmallFile(ProgramPath(), program); !status.ok()) return status;
-  return WriteSmallFile(StartPath(), start);
+  if (absl::Status status = MakeRunFolder(); !status.ok()) return status;
+  // The start file has its attempt's token.
+  for (const auto& [path, content] : {std::pair{ProgramPath(), &program}, std::pair{StartPath(), &start}}) {
+    absl::Status status = WriteOwnFile(path, *content);
+    if (status.ok() && user_.has_value()) status = GiveTo(*user_, path);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StateDirectory::RecordRank(pid_t pid) {
   const nlohmann::json record = {{"pid", pid}, {"start_time", StartTime(pid)}};
-  return WriteSmallFile(absl::StrCat(path_, "/rank.json"), record.dump() + "\n");
+  return WriteOwnFile(absl::StrCat(path_, "/rank.json"), record.dump() + "\n");
 }
 
 void StateDirectory::ClearRank() {
@@ -125,7 +195,7 @@ void StateDirectory::ClearRank() {
   (void)RemoveTree(absl::StrCat(path_, "/rank.json"));
   (void)RemoveTree(StartPath());
   (void)RemoveTree(ProgramPath());
-  RemoveStatusBlocks(status_block_prefix_);
+  RemoveShared(status_block_prefix_);
 }
 
 }  // namespace tacc::worker

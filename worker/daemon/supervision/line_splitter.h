@@ -21,6 +21,9 @@ class LineSplitter {
   // Returns the rest after the last newline, at the end of the stream.
   std::vector<std::string> Finish();
 
+  // What has come of the next line, which may be no UTF-8.
+  const std::string& partial() const { return partial_; }
+
  private:
   void Take(std::vector<std::string>* lines);
   size_t max_line_bytes_;

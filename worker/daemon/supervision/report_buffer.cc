@@ -43,15 +43,19 @@ void ReportBuffer::Add(Report report) {
   stream->has_exited = report.kind == ReportKind::kExit;
   report.sequence = ++stream->last_sequence;
   const ReportKind kind = report.kind;
-  (kind == ReportKind::kLog ? log_bytes_ : event_bytes_) += SizeOf(report);
-  if (kind == ReportKind::kLog) stream->logs.insert(report.sequence);
-  if (kind == ReportKind::kStepMetric) stream->steps.insert(report.sequence);
-  stream->reports.emplace(report.sequence, std::move(report));
+  Keep(stream, std::move(report));
   if (kind == ReportKind::kLog) {
     DropOver(limits_.log_bytes, log_bytes_, &Stream::logs);
   } else {
     DropOver(limits_.event_bytes, event_bytes_, &Stream::steps);
   }
+}
+
+void ReportBuffer::Keep(Stream* stream, Report report) {
+  (report.kind == ReportKind::kLog ? log_bytes_ : event_bytes_) += SizeOf(report);
+  if (report.kind == ReportKind::kLog) stream->logs.insert(report.sequence);
+  if (report.kind == ReportKind::kStepMetric) stream->steps.insert(report.sequence);
+  stream->reports.emplace(report.sequence, std::move(report));
 }
 
 void ReportBuffer::Erase(Stream* stream, std::map<uint64_t, Report>::iterator report) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "nlohmann/json_fwd.hpp"
 #include "worker/daemon/supervision/rank_key.h"
 
 namespace tacc::worker {
@@ -78,6 +79,11 @@ class ReportBuffer {
   size_t num_bytes() const { return event_bytes_ + log_bytes_; }
   uint64_t num_dropped() const { return num_dropped_; }
 
+  // For the buffer of a daemon that takes this one's place. TakeOver is of an empty one; nlohmann's exceptions: it was
+  // not made by HandOver.
+  nlohmann::json HandOver() const;
+  void TakeOver(const nlohmann::json& handed);
+
  private:
   struct Stream {
     std::map<uint64_t, Report> reports;
@@ -88,6 +94,7 @@ class ReportBuffer {
     bool has_exited = false;
   };
   Stream* Find(const RankKey& key);
+  void Keep(Stream* stream, Report report);
   void Erase(Stream* stream, std::map<uint64_t, Report>::iterator report);
   void DropOver(size_t limit, const size_t& held, std::set<uint64_t> Stream::*of_kind);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "machine/exit_code.h"
 #include "nlohmann/json.hpp"
 #include "protocol/rank_events.h"
@@ -18,6 +19,12 @@ Action Simple(Action::Kind kind) {
   Action action;
   action.kind = kind;
   return action;
+}
+
+// An event of the daemon's own, as a rank would write it.
+std::string LineOf(nlohmann::json event, double now) {
+  event["time"] = now;
+  return event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -135,7 +142,7 @@ Supervisor::Actions Supervisor::StartFailed(const std::string& error, double now
 
 void Supervisor::EventLine(const std::string& line, double now) {
   if (!running_.has_value()) return;
-  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json event = ParseJson(line);
   const auto name = event.is_object() ? event.find("event") : event.end();
   if (name == event.end() || !name->is_string()) {
     LogLine(line, now);  // Something a library printed.
@@ -160,9 +167,11 @@ void Supervisor::EventLine(const std::string& line, double now) {
 }
 
 void Supervisor::Warn(const std::string& code, const std::string& message, double now) {
-  nlohmann::json warning = protocol::EventJson(protocol::WarningEvent{.code = code, .message = message});
-  warning["time"] = now;
-  EventLine(warning.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), now);
+  EventLine(LineOf(protocol::EventJson(protocol::WarningEvent{.code = code, .message = message}), now), now);
+}
+
+void Supervisor::Fail(const std::string& code, const std::string& message, double now) {
+  EventLine(LineOf(protocol::EventJson(protocol::FailedEvent{.code = code, .message = message}), now), now);
 }
 
 void Supervisor::LogLine(const std::string& line, double now) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "nlohmann/json_fwd.hpp"
 #include "process/child_process.h"
 #include "worker/daemon/supervision/rank_key.h"
 #include "worker/daemon/supervision/report_buffer.h"
@@ -52,6 +53,8 @@ class Supervisor {
   void LogLine(const std::string& line, double now);
   // The daemon's own warning about the running rank, as an event of it.
   void Warn(const std::string& code, const std::string& message, double now);
+  // Why the running rank has failed, where it could not say so itself: as its event `failed`.
+  void Fail(const std::string& code, const std::string& message, double now);
   Actions Exited(const ProcessEnd& end, double now);
 
   // Forwards log lines that wait for company; called a few times a second.
@@ -87,6 +90,13 @@ class Supervisor {
   const ReportBuffer& reports() const { return reports_; }
   // The numbers of the running rank's last event of each kind, for metrics: "step.loss", "eval.seconds".
   const std::map<std::string, double>& metrics() const { return metrics_; }
+
+  // Whether another daemon can take this one's place now: no end of a process is under way, and no rank waits for one.
+  bool CanHandOver() const;
+  // For the supervisor of that daemon, if CanHandOver. TakeOver is of a new one; nlohmann's exceptions: it was not made
+  // by HandOver.
+  nlohmann::json HandOver() const;
+  void TakeOver(const nlohmann::json& handed);
 
  private:
   void AddExit(const RankKey& key, ExitReport exit, double now);

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "machine/testing/test_directory.h"
+#include "nlohmann/json.hpp"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/null_sink.h"
 #include "worker/daemon/daemon.h"
@@ -61,9 +62,17 @@ class DaemonTest : public ::testing::Test {
     options_.version = "1.0";
     options_.coordinator = coordinator_.address();
     options_.name = "w0";
-    options_.place = {directory_.File("rank"), "cpu", 3, 4096, "127.0.0.1", "w0"};
+    options_.place = {.rank_path = directory_.File("rank"),
+                      .device = "cpu",
+                      .num_threads = 3,
+                      .memory_bytes = 4096,
+                      .advertise = "127.0.0.1",
+                      .worker = "w0"};
     options_.device.set_model("test CPU");
+    ASSERT_EQ(pipe(replace_pipe_), 0);
     options_.end_descriptors = {end_pipe_[0]};
+    options_.replace_descriptor = replace_pipe_[0];
+    options_.check_replacement = [this] { return replacement_; };
     options_.stop_seconds = 0.5;
     options_.run_log.end_seconds = 10;
     options_.on_attached = [this] { ++num_attached_; };
@@ -71,17 +80,33 @@ class DaemonTest : public ::testing::Test {
   void TearDown() override {
     EndDaemon();
     coordinator_.Stop();
-    close(end_pipe_[0]);
-    close(end_pipe_[1]);
+    for (const int fd : {end_pipe_[0], end_pipe_[1], replace_pipe_[0], replace_pipe_[1]}) close(fd);
   }
 
   void StartDaemon() {
     auto state = StateDirectory::Open(directory_.File("state"), 0);
     ASSERT_TRUE(state.ok()) << state.status();
     state_ = *std::move(state);
+    RunOnThread();
+  }
+  // Has another daemon take its place, as a signal would.
+  void AskForReplacement() { ASSERT_EQ(write(replace_pipe_[1], "x", 1), 1); }
+  void Replace() {
+    AskForReplacement();
+    thread_.join();
+    ASSERT_TRUE(result_.ok()) << result_;
+    ASSERT_FALSE(handed_.is_null());
+    const nlohmann::json state = state_->HandOver();
+    auto taken = StateDirectory::TakeOver(state);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    state_ = *std::move(taken);
+    handed_ = nlohmann::json::from_cbor(nlohmann::json::to_cbor(handed_));
+    RunOnThread();
+  }
+  void RunOnThread() {
     thread_ = std::thread([this] {
       spdlog::logger logger("test", std::make_shared<spdlog::sinks::null_sink_mt>());
-      result_ = RunDaemon(options_, state_.get(), &logger);
+      result_ = RunDaemon(options_, state_.get(), &logger, &handed_);
     });
   }
   // Ends it as a signal would, and waits for it; result_ is what it returned.
@@ -118,6 +143,9 @@ class DaemonTest : public ::testing::Test {
   DaemonOptions options_;
   std::unique_ptr<StateDirectory> state_;
   int end_pipe_[2] = {-1, -1};
+  int replace_pipe_[2] = {-1, -1};
+  absl::Status replacement_;  // Whether there is one that can take over.
+  nlohmann::json handed_;
   std::thread thread_;
   absl::Status result_;
   std::atomic<int> num_attached_ = 0;

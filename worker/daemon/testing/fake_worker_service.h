@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "content_store/file_list.h"
+#include "machine/unix_socket.h"
 #include "nlohmann/json.hpp"
 #include "tacc/v1/worker.grpc.pb.h"
 #include "worker/checkpoint/files/sha256.h"
@@ -26,9 +27,14 @@ class FakeWorkerService : public v1::WorkerService::Service {
  public:
   ~FakeWorkerService() override { Stop(); }
 
-  void Start() {
+  // At a port, or at `socket`.
+  void Start(const std::string& socket = "") {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(), &port_);
+    if (socket.empty()) {
+      builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(), &port_);
+    } else {
+      builder.AddListeningPort(UnixAddress(socket), grpc::InsecureServerCredentials());
+    }
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
@@ -85,11 +91,13 @@ class FakeWorkerService : public v1::WorkerService::Service {
     uploads_[FolderId(files)] = files;
     return FolderId(files);
   }
-  // Further files break off after so many bytes, so many times.
-  void BreakFiles(size_t after, int times) {
+  // Further files break off after so many bytes, so many times, as if the connection broke or as `with` says.
+  void BreakFiles(size_t after, int times,
+                  grpc::Status with = {grpc::StatusCode::UNAVAILABLE, "the connection broke"}) {
     absl::MutexLock lock(&mutex_);
     break_after_ = after;
     breaks_ = times;
+    break_with_ = std::move(with);
   }
   int64_t sent_bytes() {
     absl::MutexLock lock(&mutex_);
@@ -117,7 +125,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
     for (size_t at = static_cast<size_t>(request->offset()); at < content.size(); at += kPiece) {
       if (breaks_ > 0 && sent >= break_after_) {
         --breaks_;
-        return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke");
+        return break_with_;
       }
       v1::GetFileResponse piece;
       piece.set_data(content.substr(at, kPiece));
@@ -209,6 +217,7 @@ class FakeWorkerService : public v1::WorkerService::Service {
   std::map<std::string, std::string> contents_;  // By SHA-256.
   size_t break_after_ = 0;
   int breaks_ = 0;
+  grpc::Status break_with_;
   int64_t sent_bytes_ = 0;
 };
 

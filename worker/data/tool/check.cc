@@ -5,10 +5,12 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "json/parse_json.h"
 #include "machine/tacc_python.h"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/files/sha256.h"
@@ -25,14 +27,16 @@ std::string PrepareAgain(const std::string& model) {
 }
 
 std::optional<std::string> ReadFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;  // A pipe would be waited for.
   std::ifstream stream(path, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(path)) return std::nullopt;
+  if (!stream) return std::nullopt;
   return std::string(std::istreambuf_iterator<char>(stream), {});
 }
 
 Json ReadJson(const std::string& path) {
   const std::optional<std::string> text = ReadFile(path);
-  return text ? Json::parse(*text, nullptr, false) : Json();
+  return text ? ParseJson(*text) : Json();
 }
 
 std::string Sha256Of(const std::string& bytes) {
@@ -80,11 +84,11 @@ void CheckTokenizer(const Dataset& dataset, const std::string& model, std::vecto
   const std::string fingerprint = Sha256Of(*text);
   if (fingerprint == dataset.info().tokenizer_fingerprint) return;
   // Another file may still be the same tokenizer: compare what encodes.
-  const Json wanted = Json::parse(*text, nullptr, false);
+  const Json wanted = ParseJson(*text);
   for (const char* place : {"/tokenizer/tokenizer.json", "/../tokenizer/tokenizer.json"}) {
     const std::optional<std::string> copy = ReadFile(absl::StrCat(dataset.dir(), place));
     if (!copy || Sha256Of(*copy) != dataset.info().tokenizer_fingerprint) continue;
-    const Json used = Json::parse(*copy, nullptr, false);
+    const Json used = ParseJson(*copy);
     if (wanted.is_object() && used.is_object() && EncodingOf(wanted) == EncodingOf(used)) return;
   }
   problems->push_back(absl::StrCat(dataset.dir(), ": prepared with another tokenizer (fingerprint ",

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "confinement/flags.h"
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
@@ -155,6 +156,15 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "tacc-data " TACC_VERSION);
   app.require_subcommand(1);
   int exit_code = kOk;
+  ConfinementFlags confinement;
+  confinement.AddTo(&app);
+  absl::Status confined;
+  // Before the command's callback.
+  app.parse_complete_callback([&] {
+    const absl::StatusOr<Confinement> read = confinement.Read();
+    confined = read.ok() ? ConfineProcess(*read) : read.status();
+    if (!confined.ok()) throw CLI::RuntimeError(kError);
+  });
 
   ShowOptions show;
   CLI::App* show_command =
@@ -238,6 +248,8 @@ int Main(int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     std::cout << version.what() << "\n";
     return kOk;
+  } catch (const CLI::RuntimeError&) {
+    return Fail(confined);
   } catch (const CLI::ParseError& error) {
     std::cerr << "error: " << error.what() << "; see --help\n";
     return kBadInput;

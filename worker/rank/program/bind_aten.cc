@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "graph/ops/torch/aten_call.h"
 #include "kernels/contract/kernels.h"
 
 namespace tacc::worker {
@@ -13,9 +15,26 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
+// What whoever runs the worker, or the job, can do about it.
+absl::Status NoOperator(const Binding& b) {
+  const std::string schema = b.attr<std::string>("schema"), library = b.attr<std::string>("library"),
+                    source = b.attr<std::string>("source");
+  if (graph::IsOfLibTorch(schema)) {
+    return absl::NotFoundError(absl::StrCat("LibTorch has no operator ", schema,
+                                            "; the rank can call its operators and those of --op-library"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(source.empty() ? "" : absl::StrCat(source, ": "),
+                   "neither LibTorch nor a library that this worker gives its ranks ", "has the operator ", schema,
+                   library.empty() ? "" : absl::StrCat(", which was of ", library, " at the export"),
+                   "; start each worker with --op-library FILE, the path of that library on its machine"));
+}
+
 absl::StatusOr<std::shared_ptr<const kernels::AtenKernel>> Prepare(const Binding& b) {
-  return b.kernels.aten.PrepareAten(
+  absl::StatusOr<std::shared_ptr<const kernels::AtenKernel>> kernel = b.kernels.aten.PrepareAten(
       {b.attr<std::string>("schema"), b.attr<std::vector<std::string>>("args"), b.attr<Ints>("ints")});
+  if (absl::IsNotFound(kernel.status())) return NoOperator(b);
+  return kernel;
 }
 
 absl::StatusOr<Kernel> Aten(const Binding& b) {

@@ -10,6 +10,7 @@
 #include "worker/rank/program/bind_aten.h"
 #include "worker/rank/program/bind_image_kernels.h"
 #include "worker/rank/program/bind_optimizer.h"
+#include "worker/rank/program/bind_random.h"
 #include "worker/rank/program/binding.h"
 #include "worker/rank/program/kernel_operands.h"
 
@@ -332,21 +333,6 @@ absl::StatusOr<Kernel> CrossEntropyGrad(const Binding& b) {
                  dlogits = b.out(0)] { k.CrossEntropyGrad(logits, targets, lse, dloss, offset, bounds, dlogits); });
 }
 
-absl::StatusOr<Kernel> Dropout(const Binding& b) {
-  const kernels::DropoutParameters p{
-      .rate = b.attr<double>("rate"), .key = b.attr<int64_t>("key"), .seed = b.attr<int64_t>("seed")};
-  kernels::SamplePart part;
-  const Dims& logical = b.logical(0);
-  part.logical = Dims(logical.begin() + 1, logical.end());
-  for (int d = 1; d < logical.rank(); ++d) part.offset.push_back(b.in_begin(0, d));
-  if (b.attr<int64_t>("zigzag") > 0) {
-    part.positions = graph::Positions(b.order(logical[1]), b.in_range(0, 1));
-  }
-  return Kernel([&k = b.kernels.dropout, p, part, x = b.in(0), step = b.in(1), sample = b.in(2), y = b.out(0)] {
-    k.Dropout(x, step, sample, part, p, y);
-  });
-}
-
 absl::StatusOr<Kernel> IsFinite(const Binding& b) {
   return Kernel([&k = b.kernels.pointwise, x = b.in(0), y = b.out(0)] { k.IsFinite(x, y); });
 }
@@ -388,7 +374,6 @@ const std::map<std::string, PrepareKernel>& Table() {
       {"dispatch_slots", DispatchSlots},
       {"div", Binary<BinaryOp::kDiv>},
       {"dot_rows", DotRows},
-      {"dropout", Dropout},
       {"einsum", Einsum},
       {"einsum_accumulate", Einsum},
       {"einsum_joined", Einsum},
@@ -458,7 +443,7 @@ const std::map<std::string, PrepareKernel>& Table() {
 }
 
 const PrepareKernel* Find(const std::string& op) {
-  for (const auto* table : {&Table(), &AtenKernels(), &ImageKernels(), &OptimizerKernels()}) {
+  for (const auto* table : {&Table(), &AtenKernels(), &ImageKernels(), &OptimizerKernels(), &RandomKernels()}) {
     if (const auto it = table->find(op); it != table->end()) return &it->second;
   }
   return nullptr;
@@ -479,7 +464,7 @@ absl::StatusOr<Kernel> BindKernel(const kernels::Kernels& kernels, const KernelR
 
 std::vector<std::string> BoundOps() {
   std::vector<std::string> names;
-  for (const auto* table : {&Table(), &AtenKernels(), &ImageKernels(), &OptimizerKernels()}) {
+  for (const auto* table : {&Table(), &AtenKernels(), &ImageKernels(), &OptimizerKernels(), &RandomKernels()}) {
     for (const auto& [op, prepare] : *table) names.push_back(op);
   }
   std::sort(names.begin(), names.end());

@@ -95,6 +95,7 @@ AttentionOf AttentionOfNode(const Binding& b) {
                                .logical_queries = b.logical(q)[1],
                                .logical_keys = b.logical(k)[1]};
   }
+  node.parameters.key_bias = operand(at.key_bias);
   node.parameters.queries = b.runs(q, 0);
   node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
   if (!at.is_gradient) {
@@ -129,10 +130,11 @@ kernels::WeightUpdate WeightUpdateOf(const Binding& b) {
                                                                 {"lion", UpdateKind::kLion},
                                                                 {"moving_average", UpdateKind::kMovingAverage},
                                                                 {"sgd", UpdateKind::kSgd}};
-  const size_t num_states = b.request.in.size() - graph::kUpdateOperandsBesideStates, first = 1 + num_states;
+  const graph::UpdateOperands at = graph::UpdateOperandsOf(b.request.node->op.name(), b.request.in.size());
   kernels::WeightUpdate update{.w = b.in(0),
-                               .g = b.in(first),
-                               .scalars = {b.in(first + 1), b.in(first + 2), b.in(first + 3), b.in(first + 4)},
+                               .g = b.in(at.gradient),
+                               .scalars = {b.in(at.scalar(0)), b.in(at.scalar(1)), b.in(at.scalar(2)),
+                                           b.in(at.scalar(3)), at.momentum < 0 ? TensorView() : b.in(at.momentum)},
                                .parameters = {.kind = kinds.at(b.request.node->op.name()),
                                               .beta1 = b.attr<double>("beta1"),
                                               .beta2 = b.attr<double>("beta2"),
@@ -142,9 +144,9 @@ kernels::WeightUpdate WeightUpdateOf(const Binding& b) {
                                               .dampening = b.attr<double>("dampening"),
                                               .nesterov = b.attr<bool>("nesterov")},
                                .new_w = b.out(0),
-                               .copy = b.out_or_absent(1 + num_states)};
-  if (num_states > 0) std::tie(update.m, update.new_m) = std::tuple(b.in(1), b.out(1));
-  if (num_states > 1) std::tie(update.v, update.new_v) = std::tuple(b.in(2), b.out(2));
+                               .copy = b.out_or_absent(1 + at.num_states)};
+  if (at.num_states > 0) std::tie(update.m, update.new_m) = std::tuple(b.in(1), b.out(1));
+  if (at.num_states > 1) std::tie(update.v, update.new_v) = std::tuple(b.in(2), b.out(2));
   return update;
 }
 

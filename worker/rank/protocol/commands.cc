@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -34,7 +35,7 @@ void CommandReader::Loop(int fd, std::shared_ptr<State> state, EventWriter* even
 }
 
 void CommandReader::Handle(const std::string& line, State& state, EventWriter* events) {
-  const nlohmann::json command = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json command = ParseJson(line);
   const std::string name = command.is_object() && command.contains("command") && command["command"].is_string()
                                ? command["command"].get<std::string>()
                                : "";
@@ -46,7 +47,8 @@ void CommandReader::Handle(const std::string& line, State& state, EventWriter* e
   absl::MutexLock lock(&state.mutex);
   if (name == "rendezvous" && command.contains("host") && command["host"].is_string() && command.contains("port") &&
       command["port"].is_number_integer()) {
-    state.endpoint = Endpoint{command["host"].get<std::string>(), command["port"].get<int>()};
+    state.endpoint = Endpoint{command["host"].get<std::string>(), command["port"].get<int>(), text("file").value_or(""),
+                              text("secret").value_or("")};
   } else if (name == "checkpoint") {
     ++state.counts.checkpoints;
   } else if (name == "stop") {

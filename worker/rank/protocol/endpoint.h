@@ -5,10 +5,12 @@
 
 namespace tacc::worker {
 
-// Where a server of this attempt listens.
+// Where the ranks of this attempt find one another.
 struct Endpoint {
   std::string host;
   int port = 0;
+  std::string file;    // In place of host and port, for ranks of one machine.
+  std::string secret;  // In the names of what they put there.
 };
 
 }  // namespace tacc::worker

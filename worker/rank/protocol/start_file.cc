@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "machine/device_name.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
@@ -31,9 +32,9 @@ absl::Status Check(const StartFile& start, const std::string& where) {
 }  // namespace
 
 absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxStartFileBytes);
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxStartFileBytes, Pipes::kRead);
   if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("start file: ", text.status().message()));
-  const nlohmann::json root = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json root = ParseJson(*text);
   if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat("start file ", path, ": not a JSON object"));
   const std::string where = absl::StrCat("start file ", path, ": ");
   absl::StatusOr<StartFile> start = protocol::ReadStartFile(root, where);

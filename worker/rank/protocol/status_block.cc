@@ -1,6 +1,5 @@
 #include "worker/rank/protocol/status_block.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,7 +10,6 @@
 #include <new>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace tacc::worker {
@@ -29,6 +27,8 @@ absl::StatusOr<StatusFields*> Map(const std::string& name, int fd) {
 }
 
 }  // namespace
+
+std::string StatusBlockPath(const std::string& name) { return absl::StrCat("/dev/shm", name); }
 
 const char* ActivityText(Activity activity) {
   switch (activity) {
@@ -50,6 +50,8 @@ const char* ActivityText(Activity activity) {
       return "in an instruction";
     case Activity::kInCollective:
       return "in a collective";
+    case Activity::kWaitingForClient:
+      return "waiting for the job's client";
   }
   return "";
 }
@@ -98,6 +100,12 @@ absl::StatusOr<std::unique_ptr<StatusBlock>> StatusBlock::Open(const std::string
   return std::unique_ptr<StatusBlock>(new StatusBlock(*fields, ""));
 }
 
+absl::StatusOr<std::unique_ptr<StatusBlock>> StatusBlock::TakeOver(const std::string& name) {
+  absl::StatusOr<std::unique_ptr<StatusBlock>> block = Open(name);
+  if (block.ok()) (*block)->name_to_remove_ = name;
+  return block;
+}
+
 StatusBlock::~StatusBlock() {
   munmap(fields_, sizeof(StatusFields));
   if (!name_to_remove_.empty()) shm_unlink(name_to_remove_.c_str());
@@ -111,19 +119,9 @@ RankStatus StatusBlock::Sample() const {
   status.node = fields_->node.load(std::memory_order_relaxed);
   // A damaged value must not become an enum that nothing handles.
   const uint32_t activity = fields_->activity.load(std::memory_order_relaxed);
-  if (activity <= static_cast<uint32_t>(Activity::kInCollective)) status.activity = static_cast<Activity>(activity);
+  if (activity <= static_cast<uint32_t>(Activity::kWaitingForClient)) status.activity = static_cast<Activity>(activity);
   status.heartbeat = fields_->heartbeat.load(std::memory_order_relaxed);
   return status;
-}
-
-void RemoveStatusBlocks(const std::string& prefix) {
-  DIR* directory = opendir("/dev/shm");
-  if (directory == nullptr) return;
-  while (const dirent* entry = readdir(directory)) {
-    const std::string name = absl::StrCat("/", entry->d_name);
-    if (absl::StartsWith(name, prefix)) shm_unlink(name.c_str());
-  }
-  closedir(directory);
 }
 
 }  // namespace tacc::worker

@@ -24,6 +24,7 @@ enum class Activity : uint32_t {
   kBetweenSteps = 6,  // Reading a batch, agreeing with the others, copying or writing a checkpoint, exporting.
   kInNode = 7,
   kInCollective = 8,  // In the node's collective, perhaps waiting for other ranks.
+  kWaitingForClient = 9,
 };
 
 // For people: "loading weights".
@@ -57,6 +58,9 @@ struct RankStatus {
   uint64_t heartbeat = 0;
 };
 
+// Where the file system has the segment of a name.
+std::string StatusBlockPath(const std::string& name);
+
 // A mapped segment. `name` is that of shm_open: "/tacc-...", without another slash.
 class StatusBlock {
  public:
@@ -65,6 +69,10 @@ class StatusBlock {
   static absl::StatusOr<std::unique_ptr<StatusBlock>> Create(const std::string& name, int64_t attempt);
   // Opens a segment made by Create. NotFound: no such name; InvalidArgument: not such a segment.
   static absl::StatusOr<std::unique_ptr<StatusBlock>> Open(const std::string& name);
+  // The same, and removes the name when the object is destroyed, as the one that made it.
+  static absl::StatusOr<std::unique_ptr<StatusBlock>> TakeOver(const std::string& name);
+  // Leaves the name.
+  void Release() { name_to_remove_.clear(); }
   ~StatusBlock();
   StatusBlock(const StatusBlock&) = delete;
   StatusBlock& operator=(const StatusBlock&) = delete;
@@ -97,9 +105,6 @@ class StatusBlock {
   StatusFields* fields_;
   std::string name_to_remove_;  // Empty: opened, not made.
 };
-
-// Removes every segment whose name begins with `prefix` ("/tacc-<id>-"): what a killed daemon has left.
-void RemoveStatusBlocks(const std::string& prefix);
 
 }  // namespace tacc::worker
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,20 @@ TEST(StatusBlockTest, AnotherProcessSeesTheRank) {
   EXPECT_EQ(status.node, 77);
   EXPECT_EQ(status.activity, Activity::kInCollective);
   EXPECT_EQ(status.heartbeat, 1u);
+}
+
+TEST(StatusBlockTest, AnotherObjectTakesItOver) {
+  auto first = StatusBlock::Create(Name("b"), 3);
+  ASSERT_TRUE(first.ok()) << first.status();
+  (*first)->SetStep(7);
+  (*first)->Release();
+  first->reset();
+  auto second = StatusBlock::TakeOver(Name("b"));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ((*second)->Sample().step, 7);
+  second->reset();
+  EXPECT_EQ(StatusBlock::Open(Name("b")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(StatusBlock::TakeOver(Name("b")).status().code(), absl::StatusCode::kNotFound);
 }
 
 // In a child with a /dev/shm of its own, of one page, that is full: 0 an error as it should be, 1 none, 2 another one,
@@ -84,8 +99,7 @@ TEST(StatusBlockTest, LeftoversAreReplacedOrRemoved) {
   ASSERT_EQ(waitpid(child, &exit_status, 0), child);
   EXPECT_TRUE(StatusBlock::Open(Name("c")).ok());
   EXPECT_EQ((*StatusBlock::Create(Name("c"), 2))->Sample().attempt, 2);
-  RemoveStatusBlocks(Name(""));
-  EXPECT_FALSE(StatusBlock::Open(Name("d")).ok());
+  shm_unlink(Name("d").c_str());
 }
 
 TEST(StatusBlockTest, AnUnknownActivityReadsAsStarting) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -23,20 +24,23 @@ using Kind = ClientCommand::Kind;
 // A rank without a command looks so often whether the ranks are told to stop.
 constexpr absl::Duration kTick = absl::Seconds(1);
 
-// The peak of the learning rate that an input is a factor of; nothing: it is another input.
-std::optional<double> PeakOf(absl::string_view input) {
+// The peak of the learning rate whose parameters have an input of that kind; nothing: it is another input.
+std::optional<double> PeakOf(absl::string_view kind, absl::string_view input) {
   double peak = 0;
-  if (!absl::ConsumePrefix(&input, graph::kLearningRateFactorInput) || !absl::SimpleAtod(input, &peak))
-    return std::nullopt;
+  if (!absl::ConsumePrefix(&input, kind) || !absl::SimpleAtod(input, &peak)) return std::nullopt;
   return peak;
 }
 
 double UpdateInput(const Executor::Input& input, const UpdateOptions& update) {
   if (input.name == graph::kGradientFactorInput) return update.gradient_factor;
   if (input.name == graph::kMaxGradNormInput) return update.max_grad_norm.value_or(*input.absent);
-  const std::optional<double> peak = PeakOf(input.name);
-  for (const auto& [of, rate] : update.learning_rates) {
-    if (peak == of) return rate / of;
+  const std::optional<double> of_rate = PeakOf(graph::kLearningRateFactorInput, input.name);
+  for (const auto& [peak, rate] : update.learning_rates) {
+    if (of_rate == peak) return rate / peak;
+  }
+  const std::optional<double> of_momentum = PeakOf(graph::kMomentumInput, input.name);
+  for (const auto& [peak, momentum] : update.momenta) {
+    if (of_momentum == peak) return momentum;
   }
   return *input.absent;
 }
@@ -49,7 +53,13 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   source->micro_batch_ = parts->start.global_batch_size / executor.num_micro_batches();
   for (size_t i = 0; i <= parts->others.size(); ++i) TACC_RETURN_IF_ERROR(source->OpenBucket(i));
   for (size_t i = 0; i < executor.inputs().size(); ++i) {
-    if (executor.inputs()[i].absent.has_value()) source->update_inputs_[i] = 0;
+    const Executor::Input& input = executor.inputs()[i];
+    if (!input.absent.has_value()) continue;
+    if (input.value.type.dtype == graph::DType::kF64) {
+      source->update_inputs_[i] = 0.0;
+    } else {
+      source->update_inputs_[i] = 0.0F;
+    }
   }
   {
     absl::MutexLock lock(&source->mutex_);
@@ -58,6 +68,7 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   parts->checkpointer->SetClientState(begin.client_state);
   ClientLink::Options options;
   options.advertise = parts->start.advertise;
+  options.local_folder = parts->start.local_folder;
   for (size_t i = 0; i < source->buckets_.size(); ++i)
     options.buckets.push_back({source->ProgramOf(i).seq_len, source->buckets_[i].inputs});
   options.num_micro_batches = executor.num_micro_batches();
@@ -90,10 +101,13 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
   *bytes = state_;
   nlohmann::json outputs = nlohmann::json::array();
   for (const ClientOutput& output : buckets_[0].outputs) outputs.push_back(output.describe["name"]);
-  nlohmann::json peaks = nlohmann::json::array();
-  for (const auto& [index, value] : update_inputs_) {
-    if (const std::optional<double> peak = PeakOf(parts_.executor->inputs()[index].name)) peaks.push_back(*peak);
-  }
+  const auto peaks = [this](absl::string_view kind) {
+    nlohmann::json found = nlohmann::json::array();
+    for (const auto& [index, value] : update_inputs_) {
+      if (const auto peak = PeakOf(kind, parts_.executor->inputs()[index].name)) found.push_back(*peak);
+    }
+    return found;
+  };
   return {{"rank", start.rank},
           {"world", start.world},
           {"attempt", start.attempt},
@@ -101,7 +115,8 @@ nlohmann::json ClientSource::Welcome(std::string* bytes) {
           {"max_steps", start.max_steps},
           {"global_batch_size", start.global_batch_size},
           {"evaluates", parts_.executor->has_eval()},
-          {"learning_rates", peaks},
+          {"learning_rates", peaks(graph::kLearningRateFactorInput)},
+          {"momenta", peaks(graph::kMomentumInput)},
           {"outputs", outputs}};
 }
 
@@ -163,8 +178,10 @@ absl::StatusOr<Work> ClientSource::Next(int64_t num_launched, bool may_wait) {
 
 ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t first, const UpdateOptions& update) {
   const size_t count = command.tensors.size();
-  for (auto& [index, value] : update_inputs_)
-    value = static_cast<float>(UpdateInput(parts_.executor->inputs()[index], update));
+  for (auto& [index, value] : update_inputs_) {
+    const double now = UpdateInput(parts_.executor->inputs()[index], update);
+    std::visit([now](auto& x) { x = static_cast<std::decay_t<decltype(x)>>(now); }, value);
+  }
   batch_.step = update.optimizer_step.value_or(step_);
   batch_.inputs.assign(count, std::vector<const void*>(parts_.executor->inputs().size(), &batch_.step));
   batch_.samples.resize(count * buckets_[0].sample_inputs.size());
@@ -179,7 +196,8 @@ ClientSource::Batch& ClientSource::BatchOf(const ClientCommand& command, int64_t
         samples.push_back((first + static_cast<int64_t>(m)) * micro_batch_ + row);
       batch_.inputs[m][index] = samples.data();
     }
-    for (const auto& [index, value] : update_inputs_) batch_.inputs[m][index] = &value;
+    for (const auto& [index, value] : update_inputs_)
+      batch_.inputs[m][index] = std::visit([](const auto& x) -> const void* { return &x; }, value);
   }
   return batch_;
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,7 @@ class ClientSource : public StepSource {
   void End() override;
   void Finished(int64_t step) override;
   // There may be evaluations after the last step, until the client closes.
+  bool HasBegunStep() const override { return num_micro_batches_ > 0; }
   bool IsLast(int64_t) const override { return false; }
   std::vector<int64_t> Lengths() const override;
   std::string GiveUpReason() const override;
@@ -82,9 +84,9 @@ class ClientSource : public StepSource {
 
   RankParts& parts_;
   std::vector<Bucket> buckets_;
-  std::map<size_t, float> update_inputs_;  // Those of the update, by their index.
-  int64_t micro_batch_ = 0;                // Samples of one, over all ranks.
-  int64_t step_ = 0;                       // Updates launched.
+  std::map<size_t, std::variant<float, double>> update_inputs_;  // Those of the update, by their index.
+  int64_t micro_batch_ = 0;                                      // Samples of one, over all ranks.
+  int64_t step_ = 0;                                             // Updates launched.
   Batch batch_;
   std::shared_ptr<const ClientCommand> next_;
   std::string refusal_;                                     // Of next_.

@@ -11,6 +11,8 @@
 #include "absl/time/time.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/ops/torch/aten_call.h"
+#include "machine/device_name.h"
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
@@ -20,6 +22,7 @@
 #include "worker/rank/run/client_source.h"
 #include "worker/rank/run/data_source.h"
 #include "worker/rank/state/model_check.h"
+#include "worker/rank/torch/op_libraries.h"
 #include "worker/rank/torch/runtime.h"
 #include "worker/rank/tuning/attention_choice.h"
 #include "worker/rank/tuning/product_choice.h"
@@ -69,8 +72,10 @@ absl::Status LoadProgram(RankParts& parts) {
 absl::Status StartServer(RankParts& parts) {
   const StartFile& start = parts.start;
   if (start.world == 1 || start.rank != 0) return absl::OkStatus();
-  TACC_ASSIGN_OR_RETURN(parts.server, RendezvousServer::Start(start.advertise, start.world, Timeout(start)));
-  parts.events.Write(protocol::ListeningEvent{.port = parts.server->port()});
+  TACC_ASSIGN_OR_RETURN(parts.server,
+                        RendezvousServer::Start({start.advertise, start.local_folder, start.world, Timeout(start)}));
+  const Endpoint& endpoint = parts.server->endpoint();
+  parts.events.Write(protocol::ListeningEvent{.port = endpoint.port, .file = endpoint.file, .secret = endpoint.secret});
   return absl::OkStatus();
 }
 
@@ -93,7 +98,7 @@ absl::Status Connect(RankParts& parts) {
   gloo.world = start.world;
   gloo.attempt = start.attempt;
   gloo.advertise = start.advertise;
-  gloo.store = start.rank == 0 ? Endpoint{start.advertise, parts.server->port()} : parts.commands.WaitForRendezvous();
+  gloo.store = start.rank == 0 ? parts.server->endpoint() : parts.commands.WaitForRendezvous();
   gloo.timeout = Timeout(start);
   TACC_ASSIGN_OR_RETURN(parts.transport, ConnectGloo(gloo));
   parts.collectives.Connect(parts.transport.get());
@@ -233,10 +238,29 @@ absl::Status ChooseProducts(RankParts& parts) {
   return absl::OkStatus();
 }
 
+bool HasOthersThanLibTorchs(const graph::Program& program) {
+  return std::any_of(program.graphs.begin(), program.graphs.end(), [](const graph::Graph& graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const graph::Node& node) {
+      return (node.op == "aten" || node.op == "aten_vjp") &&
+             !graph::IsOfLibTorch(graph::GetAttr<std::string>(node.attrs, "schema"));
+    });
+  });
+}
+
+// What the worker's --op-library lists, where the program has a use for it. Behind the device: on a GPU LibTorch has
+// its part for GPUs then.
+absl::Status LoadOperators(RankParts& parts) {
+  if (!HasOthersThanLibTorchs(parts.program) &&
+      std::none_of(parts.others.begin(), parts.others.end(), HasOthersThanLibTorchs))
+    return absl::OkStatus();
+  return LoadOpLibraries(parts.options.op_libraries, IsGpu(parts.start.device) ? Gpus::kVisible : Gpus::kHidden);
+}
+
 absl::Status Bind(RankParts& parts) {
   parts.Show(Activity::kBinding);
   TACC_RETURN_IF_ERROR(Hit(parts, "before_load"));
   TACC_RETURN_IF_ERROR(OpenDevice(parts));
+  TACC_RETURN_IF_ERROR(LoadOperators(parts));
   const bool meets_first = parts.device->is_asynchronous() && parts.start.world > 1;
   TACC_RETURN_IF_ERROR(meets_first ? MeetAndBind(parts) : BindProgram(parts, &parts.collectives));
   // Ranks on CPUs have not met yet, and have nothing to choose.

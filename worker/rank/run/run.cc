@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
+#include "json/parse_json.h"
 #include "machine/clock.h"
 #include "machine/folder_lock.h"
 #include "worker/checkpoint/checkpoint_name.h"
@@ -28,9 +29,27 @@
 namespace tacc::worker {
 namespace {
 
+absl::Status CheckPaths(const StartFile& start, const AllowedPaths& paths) {
+  using Use = AllowedPaths::Use;
+  const std::string resume = start.resume.rfind('/', 0) == 0 ? start.resume : "";
+  for (const std::string& path : {start.model_dir, start.adapter_dir, start.data_path, start.eval_path, resume}) {
+    absl::Status status = path.empty() ? absl::OkStatus() : paths.Check(path, Use::kRead);
+    if (absl::IsInvalidArgument(status)) return status;
+  }
+  for (const std::string& path : {start.checkpoint_dir, start.export_dir, start.trace_path}) {
+    absl::Status status = path.empty() ? absl::OkStatus() : paths.Check(path, Use::kWrite);
+    if (absl::IsInvalidArgument(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StartFile> ReadStart(const RunOptions& options) {
   absl::StatusOr<StartFile> start = ReadStartFile(options.start_file);
-  if (!start.ok() || start->version == options.version) return start;
+  if (!start.ok()) return start;
+  if (start->version == options.version) {
+    absl::Status status = options.paths.IsLimited() ? CheckPaths(*start, options.paths) : absl::OkStatus();
+    return status.ok() ? start : status;
+  }
   return absl::InvalidArgumentError(absl::StrCat("the start file is of version ", start->version, ", tacc-rank is ",
                                                  options.version, "; install the same version everywhere"));
 }
@@ -42,7 +61,7 @@ std::unique_ptr<FolderLock> SayInUse(const StartFile& start) {
   if (start.rank != 0 || !start.checkpoint_claimed) return nullptr;
   const absl::StatusOr<std::string> owner =
       ReadSmallFile(absl::StrCat(start.checkpoint_dir, "/", kOwnerFileName), kMaxOwnerBytes);
-  const nlohmann::json job = nlohmann::json::parse(owner.value_or(""), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json job = ParseJson(owner.value_or(""));
   if (!job.is_object() || !job.contains("job") || !job["job"].is_string()) return nullptr;
   auto lock = FolderLock::Take(start.checkpoint_dir, FolderLock::Kind::kShared,
                                absl::StrCat("job ", job["job"].get<std::string>()));

@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "confinement/allowed_paths.h"
 #include "failpoint/failpoint.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
@@ -23,8 +25,11 @@ struct RunOptions {
   std::string status_shm;    // Empty: none.
   std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
   std::string trace_path;    // Where the trace of a step goes; empty: as the start file says.
-  bool traces_gaps = true;   // Whether a GPU's work is traced now and then, for device_idle_share.
-  std::string attention;     // The backend that computes attention on a GPU where it works; empty: the ranks choose.
+  AllowedPaths paths;        // Where the files of the start file may be.
+  // Loaded where the program has operators of others than LibTorch (worker/rank/torch/op_libraries.h).
+  std::vector<std::string> op_libraries;
+  bool traces_gaps = true;  // Whether a GPU's work is traced now and then, for device_idle_share.
+  std::string attention;    // The backend that computes attention on a GPU where it works; empty: the ranks choose.
   // The device that the start file names.
   std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
   // How ranks talk that have opened an asynchronous one (GpuModule::ChooseTalk).

@@ -40,6 +40,8 @@ class StepSource {
   virtual absl::Status Launch() = 0;
   // Nothing is in flight. `save` writes a checkpoint of the states as they are. Errors: as Executor's, of `save`.
   virtual absl::Status Serve(int64_t step, const std::function<absl::Status()>& save) = 0;
+  // Whether some of the next step's micro-batches have been computed (what Serve did).
+  virtual bool HasBegunStep() const { return false; }
   // The training ends, or stops.
   virtual void End() {}
 

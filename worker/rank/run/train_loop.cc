@@ -31,14 +31,18 @@ TrainLoop::TrainLoop(RankParts* parts, const StartPoint* begin)
 absl::Status TrainLoop::Run() {
   parts_.ShowStep(step_);
   TACC_RETURN_IF_ERROR(parts_.measurement->Start(step_, parts_.start.max_steps));
-  double begin = SteadySeconds();
+  double begin = SteadySeconds(), data_wait = 0;  // Of the step that comes next.
   while (true) {
-    const absl::StatusOr<Work> work = parts_.source->Next(num_launched_, /*may_wait=*/launched_.empty());
-    const double data_wait = SteadySeconds() - begin;
+    const bool may_wait = launched_.empty();
+    const double asked = SteadySeconds();
+    const absl::StatusOr<Work> work = parts_.source->Next(num_launched_, may_wait);
+    data_wait += SteadySeconds() - asked;
     TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, Agree(work));
     const bool gives_up = decision.work == Work::Kind::kGiveUp;
     was_stopped_ = decision.stops || gives_up;
     if (gives_up) stop_reason_ = parts_.source->GiveUpReason();
+    const bool waits = decision.work == Work::Kind::kNothing && !was_stopped_ && !decision.saves;
+    if (may_wait) parts_.Show(waits ? Activity::kWaitingForClient : Activity::kBetweenSteps);
     if (was_stopped_ || decision.work == Work::Kind::kEnd) {
       TACC_RETURN_IF_ERROR(FinishSteps(0));
       parts_.source->End();
@@ -52,10 +56,12 @@ absl::Status TrainLoop::Run() {
     }
     if (decision.work == Work::Kind::kRequest) {
       TACC_RETURN_IF_ERROR(parts_.source->Serve(step_, [this] { return SaveCheckpoint(); }));
+      if (parts_.source->HasBegunStep()) continue;  // It was a part of the step, which takes as long as all of them.
     } else {
       TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash, {}}));
     }
     begin = SteadySeconds();
+    data_wait = 0;
   }
 }
 

@@ -57,17 +57,25 @@ absl::StatusOr<double> Number(const json& value, const char* name) {
   return value.get<double>();
 }
 
+// A list of peaks of learning rates, each with a number.
+absl::StatusOr<std::vector<std::pair<double, double>>> ByPeak(const json& header, const char* name) {
+  std::vector<std::pair<double, double>> found;
+  const json list = header.value(name, json::array());
+  if (!list.is_array()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no list"));
+  for (const json& pair : list) {
+    if (!pair.is_array() || pair.size() != 2)
+      return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no list of peaks with what they are now"));
+    TACC_ASSIGN_OR_RETURN(const double peak, Number(pair[0], name));
+    TACC_ASSIGN_OR_RETURN(const double now, Number(pair[1], name));
+    found.emplace_back(peak, now);
+  }
+  return found;
+}
+
 absl::StatusOr<UpdateOptions> ParseUpdate(const json& header) {
   UpdateOptions options;
-  const json rates = header.value("learning_rates", json::array());
-  if (!rates.is_array()) return absl::InvalidArgumentError("\"learning_rates\" is no list");
-  for (const json& pair : rates) {
-    if (!pair.is_array() || pair.size() != 2)
-      return absl::InvalidArgumentError("\"learning_rates\" is no list of peaks with what they are now");
-    TACC_ASSIGN_OR_RETURN(const double peak, Number(pair[0], "learning_rates"));
-    TACC_ASSIGN_OR_RETURN(const double rate, Number(pair[1], "learning_rates"));
-    options.learning_rates.emplace_back(peak, rate);
-  }
+  TACC_ASSIGN_OR_RETURN(options.learning_rates, ByPeak(header, "learning_rates"));
+  TACC_ASSIGN_OR_RETURN(options.momenta, ByPeak(header, "momenta"));
   if (const auto found = header.find("gradient_factor"); found != header.end()) {
     TACC_ASSIGN_OR_RETURN(options.gradient_factor, Number(*found, "gradient_factor"));
   }
@@ -106,6 +114,11 @@ std::string WhyNot(const UpdateOptions& update) {
     if (!IsFiniteFloat(rate) || !IsFiniteFloat(rate / peak))
       return absl::StrCat("a learning rate is ", rate, " where the job's is ", peak,
                           "; give one that is a multiple of the job's by a number that a float holds");
+  }
+  for (const auto& [peak, momentum] : update.momenta) {
+    if (!(momentum >= 0 && momentum < 1))
+      return absl::StrCat("a momentum is ", momentum, " where the learning rate is ", peak,
+                          "; give one from 0 that is below 1");
   }
   return "";
 }

@@ -19,6 +19,7 @@ namespace tacc::worker {
 // What a client gives with an update in place of what the job says.
 struct UpdateOptions {
   std::vector<std::pair<double, double>> learning_rates;  // By peak.
+  std::vector<std::pair<double, double>> momenta;         // By the same peaks.
   double gradient_factor = 1;
   std::optional<double> max_grad_norm;
   std::optional<int64_t> optimizer_step;  // Updates that the optimizer counts before it.

@@ -20,8 +20,8 @@ using nlohmann::json;
 const std::array kHeaders = {
     R"({"command": "step", "serial": 7, "step": 3, "micro_batches": 2, "state_bytes": 3, "bytes": 19})",
     R"({"command": "micro_batch", "serial": 8, "step": 3, "micro_batches": 1, "offsets": [[8]]})",
-    R"({"command": "update", "serial": 9, "step": 3, "learning_rates": [[0.01, 0.005]], "gradient_factor": 2,
-        "max_grad_norm": 0.5, "optimizer_step": 40})",
+    R"({"command": "update", "serial": 9, "step": 3, "learning_rates": [[0.01, 0.005]], "momenta": [[0.01, 0.9]],
+        "gradient_factor": 2, "max_grad_norm": 0.5, "optimizer_step": 40})",
     R"({"command": "forward", "serial": 1, "step": 0, "micro_batches": 1, "outputs": ["logits"], "bytes": 8})",
     R"({"command": "read", "serial": 2, "step": 1, "states": ["weights/w", "\u00e9"]})",
     R"({"command": "load", "serial": 3, "step": 1, "path": "/a"})",

@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,13 +13,13 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
+#include "machine/secret.h"
 #include "worker/rank/session/client_socket.h"
 #include "worker/rank/session/inflate.h"
 
@@ -35,15 +34,10 @@ constexpr int kProtocol = 1;
 constexpr absl::Duration kPatience = absl::Seconds(5);
 constexpr uint32_t kMaxHeaderBytes = 1 << 20;
 constexpr size_t kAnswersKept = 2;
+constexpr int kBacklog = 128;
 
 absl::Status Unavailable(const std::string& what) {
   return absl::UnavailableError(absl::StrCat("cannot listen for a client, ", what, ": ", strerror(errno)));
-}
-
-absl::StatusOr<std::string> RandomHex() {
-  char bytes[16];
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return Unavailable("getrandom");
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
 }
 
 // Takes as long for any text of the token's length.
@@ -94,13 +88,23 @@ ClientLink::~ClientLink() {
 }
 
 absl::Status ClientLink::Listen() {
-  constexpr int kBacklog = 128;
-  TACC_ASSIGN_OR_RETURN(endpoint_.token, RandomHex());
-  TACC_ASSIGN_OR_RETURN(const std::string name, RandomHex());
-  // An abstract name: nothing is left behind by a rank that is killed.
-  endpoint_.local = absl::StrCat("tacc-rank-", name);
-  local_listener_ = ListenLocally(endpoint_.local, kBacklog);
-  if (local_listener_ < 0) return Unavailable("a Unix socket");
+  TACC_ASSIGN_OR_RETURN(endpoint_.token, NewSecret());
+  TACC_RETURN_IF_ERROR(ListenLocally());
+  if (options_.local_folder.empty()) TACC_RETURN_IF_ERROR(ListenOverTcp());
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  return wake_ >= 0 ? absl::OkStatus() : Unavailable("eventfd");
+}
+
+absl::Status ClientLink::ListenLocally() {
+  TACC_ASSIGN_OR_RETURN(const std::string name, NewSecret());
+  // Of an abstract name nothing is left behind by a rank that is killed; the folder is its daemon's to clear.
+  endpoint_.local = options_.local_folder.empty() ? absl::StrCat("tacc-rank-", name)
+                                                  : absl::StrCat(options_.local_folder, "/", name, ".sock");
+  local_listener_ = worker::ListenLocally(endpoint_.local, kBacklog);
+  return local_listener_ >= 0 ? absl::OkStatus() : Unavailable("a Unix socket");
+}
+
+absl::Status ClientLink::ListenOverTcp() {
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -119,8 +123,7 @@ absl::Status ClientLink::Listen() {
   endpoint_.host = options_.advertise;
   // Both families have the port at the same place.
   endpoint_.port = ntohs(reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
-  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  return wake_ >= 0 ? absl::OkStatus() : Unavailable("eventfd");
+  return absl::OkStatus();
 }
 
 void ClientLink::Loop() {
@@ -146,7 +149,7 @@ void ClientLink::Loop() {
     }
     accepts_ = true;
     Accept(local_listener_, /*is_local=*/true);
-    Accept(listener_, /*is_local=*/false);
+    if (listener_ >= 0) Accept(listener_, /*is_local=*/false);
   }
 }
 

@@ -1,5 +1,5 @@
 // The connection of a rank to the client that drives it: frames of docs/contracts.md over a Unix socket, with the
-// batches in memory that both map, or over TCP.
+// batches in memory that both map or in the frames, or over TCP.
 #ifndef TACC_WORKER_RANK_SESSION_CLIENT_LINK_H_
 #define TACC_WORKER_RANK_SESSION_CLIENT_LINK_H_
 
@@ -29,8 +29,8 @@ namespace tacc::worker {
 
 // Where a rank listens for its client.
 struct ClientEndpoint {
-  std::string local;  // Abstract name of a Unix socket, for clients of its machine.
-  std::string host;
+  std::string local;  // A Unix socket, for clients of its machine: an abstract name, or a path with a slash in front.
+  std::string host;   // Empty: the Unix socket is all.
   int port = 0;
   std::string token;  // That a client must show.
 };
@@ -50,7 +50,8 @@ class ClientLink {
   static constexpr size_t kMaxWaiting = 64;
 
   struct Options {
-    std::string advertise;              // The address to listen at, for clients of other machines.
+    std::string advertise;              // The address to listen at, for clients of other machines,
+    std::string local_folder;           // or, if that is set, a folder of this user alone, for the one socket.
     std::vector<ClientBucket> buckets;  // At least one. The first is of the micro-batches whose length is not said.
     int64_t num_micro_batches = 1;
     // What a client is told when it comes, beside what the link knows, and bytes with it. Called while no command is
@@ -102,6 +103,8 @@ class ClientLink {
 
   explicit ClientLink(Options options) : options_(std::move(options)) {}
   absl::Status Listen();
+  absl::Status ListenLocally();
+  absl::Status ListenOverTcp();
   void Loop();
   void Accept(int listener, bool is_local);
   void Forget(const std::shared_ptr<Connection>& connection);
@@ -130,9 +133,9 @@ class ClientLink {
 
   const Options options_;
   ClientEndpoint endpoint_;
-  int local_listener_ = -1, listener_ = -1, wake_ = -1;
-  std::list<std::shared_ptr<Connection>> connections_;  // Of the thread.
-  bool accepts_ = true;                                 // Of the thread: the last connections were no error.
+  int local_listener_ = -1, listener_ = -1, wake_ = -1;  // -1: there is none.
+  std::list<std::shared_ptr<Connection>> connections_;   // Of the thread.
+  bool accepts_ = true;                                  // Of the thread: the last connections were no error.
   std::thread thread_;
 
   absl::Mutex mutex_;

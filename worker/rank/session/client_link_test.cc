@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "machine/testing/test_directory.h"
 #include "worker/rank/session/testing/client_link_fixture.h"
 #include "worker/rank/session/testing/test_client.h"
 
@@ -174,6 +176,26 @@ TEST_F(ClientLinkTest, AsksAQuietClientOverTcpWhetherItIsThere) {
   EXPECT_EQ(is_on, 1);
 }
 
+class LocalClientLinkTest : public ClientLinkTest {
+ protected:
+  std::string LocalFolder() const override { return directory_.path(); }
+  TestDirectory directory_;
+};
+
+TEST_F(LocalClientLinkTest, HasASocketOfItsUserAndNoPort) {
+  EXPECT_EQ(endpoint().host, "");
+  EXPECT_EQ(endpoint().port, 0);
+  EXPECT_EQ(endpoint().local.substr(0, directory_.path().size() + 1), directory_.path() + "/");
+  struct stat info = {};
+  ASSERT_EQ(stat(endpoint().local.c_str(), &info), 0);
+  EXPECT_TRUE(S_ISSOCK(info.st_mode));
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  TestClient client(endpoint());
+  EXPECT_EQ(client.Hello(endpoint(), "a")["step"], 3);
+  client.Send(Step(1), "0123456789abcdef");
+  EXPECT_NE(link_->Next(kSoon), nullptr);
+}
+
 TEST_F(ClientLinkTest, ThoseWithoutATokenKeepNobodyOut) {
   TestClient attached(endpoint());
   attached.Hello(endpoint(), "a");
@@ -257,11 +279,13 @@ TEST_F(ClientLinkTest, CommandsSayWhatTheUpdateTakesAndWhichStates) {
   const auto update = next({{"command", "update"},
                             {"serial", 1},
                             {"learning_rates", {{0.01, 0.005}}},
+                            {"momenta", {{0.01, 0.85}}},
                             {"gradient_factor", 2},
                             {"max_grad_norm", 0.5},
                             {"optimizer_step", 40}});
   ASSERT_NE(update, nullptr);
   EXPECT_THAT(update->update.learning_rates, testing::ElementsAre(std::pair(0.01, 0.005)));
+  EXPECT_THAT(update->update.momenta, testing::ElementsAre(std::pair(0.01, 0.85)));
   EXPECT_EQ(update->update.gradient_factor, 2);
   EXPECT_EQ(update->update.max_grad_norm, 0.5);
   EXPECT_EQ(update->update.optimizer_step, 40);
@@ -303,6 +327,9 @@ TEST_F(ClientLinkTest, AnUpdateThatWouldMakeNoNumbersIsRefused) {
     EXPECT_THAT(why(absl::StrCat(", \"gradient_factor\": ", factor)), HasSubstr("gradient_factor is ")) << factor;
   for (const char* rates : {"[[0.5, 1e300]]", "[[1, 1], [1e-10, 1e30]]", "[[0, 1]]", "[[0, 0]]"})
     EXPECT_THAT(why(absl::StrCat(", \"learning_rates\": ", rates)), HasSubstr("a learning rate is ")) << rates;
+  EXPECT_EQ(why(R"(, "momenta": [[0.5, 0], [0.1, 0.99]])"), "");
+  for (const char* momenta : {"[[0.5, 1]]", "[[0.5, -0.1]]", "[[1, 0.5], [2, 1e300]]"})
+    EXPECT_THAT(why(absl::StrCat(", \"momenta\": ", momenta)), HasSubstr("a momentum is ")) << momenta;
   UpdateOptions nan;
   nan.max_grad_norm = std::nan("");
   EXPECT_THAT(WhyNot(nan), HasSubstr("max_grad_norm is nan"));
@@ -344,6 +371,8 @@ TEST_F(ClientLinkTest, BrokenFramesEndTheConnectionWithAWord) {
   EXPECT_THAT(ErrorOf(wrong, std::string(16, 'x')), HasSubstr("a state of 20 bytes"));
   json update = {{"command", "update"}, {"serial", 1}, {"learning_rates", {0.1}}};
   EXPECT_THAT(ErrorOf(update), HasSubstr("no list of peaks with what they are now"));
+  update = {{"command", "update"}, {"serial", 1}, {"momenta", {{0.1, "much"}}}};
+  EXPECT_THAT(ErrorOf(update), HasSubstr("\"momenta\" is \"much\"; wanted a finite number"));
   update = {{"command", "update"}, {"serial", 1}, {"max_grad_norm", "much"}};
   EXPECT_THAT(ErrorOf(update), HasSubstr("\"max_grad_norm\" is \"much\"; wanted a finite number"));
   update = {{"command", "update"}, {"serial", 1}, {"optimizer_step", 1.5}};

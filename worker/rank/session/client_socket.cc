@@ -3,22 +3,30 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
+
+#include "absl/strings/match.h"
+#include "machine/unix_socket.h"
 
 namespace tacc::worker {
 
 int ListenLocally(const std::string& name, int backlog) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+  // An abstract one comes after a zero.
+  char* const begin = address.sun_path + (absl::StartsWith(name, "/") ? 0 : 1);
+  std::memcpy(begin, name.data(), name.size());
+  const socklen_t size = begin - reinterpret_cast<char*>(&address) + name.size();
+  const bool has_mode = begin == address.sun_path;
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0 || (bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(fd, backlog) == 0)) return fd;
+  if (fd < 0 || (bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                 (!has_mode || chmod(name.c_str(), 0600) == 0) && listen(fd, backlog) == 0))
+    return fd;
   const int error = errno;
   close(fd);
   errno = error;
@@ -26,9 +34,8 @@ int ListenLocally(const std::string& name, int backlog) {
 }
 
 bool IsOwn(int fd) {
-  ucred peer = {};
-  socklen_t size = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+  const absl::optional<uid_t> user = PeerUser(fd);
+  return user.has_value() && IsOwnUser(*user);
 }
 
 void KeepAlive(int fd) {

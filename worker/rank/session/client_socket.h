@@ -10,7 +10,8 @@
 
 namespace tacc::worker {
 
-// A Unix socket with an abstract name that listens, and does not block; -1 with errno.
+// A Unix socket at a path, which begins with a slash, or with an abstract name. It listens, for this user where it has
+// a path, and does not block; -1 with errno.
 int ListenLocally(const std::string& name, int backlog);
 
 // Of a Unix socket: whether the peer is of this process's user, or root.

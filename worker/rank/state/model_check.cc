@@ -2,6 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "json/parse_json.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/files/posix_file.h"
 
@@ -12,7 +13,7 @@ std::string EosMismatch(const std::string& model_dir, const std::string& data_pa
   const std::string path = absl::StrCat(model_dir, "/config.json");
   const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxConfigBytes);
   if (!text.ok()) return "";
-  const nlohmann::json config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json config = ParseJson(*text);
   if (!config.is_object() || !config.contains("eos_token_id") || config["eos_token_id"].is_null()) return "";
   const nlohmann::json& eos = config["eos_token_id"];  // A number, or a list of them.
   for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -13,6 +14,8 @@
 
 #include <cstring>
 #include <map>
+#include <set>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -20,6 +23,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "graph/ir/status_macros.h"
+#include "machine/secret.h"
+#include "machine/tcp_peers.h"
+#include "machine/unix_socket.h"
 
 namespace tacc::worker {
 namespace {
@@ -89,13 +95,73 @@ absl::StatusOr<std::pair<int, int>> Listen(const std::string& address) {
 
 class TcpStoreServer : public RendezvousServer {
  public:
-  TcpStoreServer(c10::intrusive_ptr<c10d::TCPStore> store, int port) : store_(std::move(store)), port_(port) {}
-  int port() const override { return port_; }
+  TcpStoreServer(Endpoint endpoint, c10::intrusive_ptr<c10d::TCPStore> store)
+      : RendezvousServer(std::move(endpoint)), store_(std::move(store)) {}
 
  private:
   c10::intrusive_ptr<c10d::TCPStore> store_;
-  int port_;
 };
+
+// Nothing serves a file: each rank locks it to read or write.
+class FileStoreOwner : public RendezvousServer {
+ public:
+  explicit FileStoreOwner(Endpoint endpoint) : RendezvousServer(std::move(endpoint)) {}
+  ~FileStoreOwner() override { unlink(endpoint().file.c_str()); }
+};
+
+absl::StatusOr<std::unique_ptr<RendezvousServer>> MakeFile(const std::string& folder, std::string secret) {
+  Endpoint endpoint;
+  endpoint.file = absl::StrCat(folder, "/rendezvous-", secret);
+  endpoint.secret = std::move(secret);
+  // Before LibTorch opens it, which would let others read it.
+  const int fd = open(endpoint.file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return absl::InternalError(absl::StrCat("cannot make ", endpoint.file, ": ", std::strerror(errno)));
+  close(fd);
+  return std::make_unique<FileStoreOwner>(std::move(endpoint));
+}
+
+absl::StatusOr<std::unique_ptr<RendezvousServer>> ServeOverTcp(const RendezvousServer::Options& rendezvous,
+                                                               std::string secret) {
+  TACC_ASSIGN_OR_RETURN(const auto fd_port, Listen(rendezvous.advertise));
+  const Endpoint endpoint = {rendezvous.advertise, fd_port.second, "", std::move(secret)};
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(endpoint.port);
+  options.isServer = true;
+  options.numWorkers = static_cast<std::size_t>(rendezvous.world);
+  options.waitWorkers = false;
+  options.timeout = Milliseconds(rendezvous.timeout);
+  options.masterListenFd = fd_port.first;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(endpoint.host, options);
+    return std::make_unique<TcpStoreServer>(endpoint, std::move(store));
+  } catch (const std::exception& error) {
+    return Failure(absl::StrCat("cannot start the rendezvous store on ", endpoint.host, ":", endpoint.port), error);
+  }
+}
+
+// What an error says of where it is.
+std::string PlaceOf(const Endpoint& store) {
+  return store.file.empty() ? absl::StrCat(store.host, ":", store.port) : store.file;
+}
+
+// Under names of this attempt's ranks alone. A TCPStore lists them to whoever connects; a file is its user's.
+c10::intrusive_ptr<c10d::Store> OpenStore(const GlooOptions& options) {
+  c10::intrusive_ptr<c10d::Store> store;
+  if (!options.store.file.empty()) {
+    constexpr int kKeepFile = -1;  // It is not LibTorch's to remove.
+    store = c10::make_intrusive<c10d::FileStore>(options.store.file, kKeepFile);
+    store->setTimeout(Milliseconds(options.timeout));
+  } else {
+    c10d::TCPStoreOptions tcp;
+    tcp.port = static_cast<std::uint16_t>(options.store.port);
+    tcp.isServer = false;
+    tcp.waitWorkers = false;
+    tcp.timeout = Milliseconds(options.timeout);
+    store = c10::make_intrusive<c10d::TCPStore>(options.store.host, tcp);
+  }
+  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt", options.attempt, "-", options.store.secret),
+                                                std::move(store));
+}
 
 // Returns when all ranks have called it with this name. Throws what the store does when rank 0 has gone.
 void WaitForAllAt(c10d::Store& store, const GlooOptions& options, const std::string& name) {
@@ -116,6 +182,19 @@ std::vector<int> MachinesOf(c10d::Store& store, int world) {
   for (const std::vector<uint8_t>& address : store.multiGet(keys))
     machines.push_back(numbers.try_emplace(address, static_cast<int>(numbers.size())).first->second);
   return machines;
+}
+
+// Of ranks that are all of one user of this machine, once they are connected: that nobody else has come to a port of
+// theirs meanwhile, and may have taken a rank's place.
+absl::Status CheckPeers(int rank) {
+  TACC_ASSIGN_OR_RETURN(const std::set<uid_t> users, TcpPeerUsers());
+  for (const uid_t user : users) {
+    if (IsOwnUser(user)) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "user ", user, " has connected to a port of rank ", rank, " while the ranks connected to one another; nothing ",
+        "was sent; keep that user away, or train in a network namespace of your own"));
+  }
+  return absl::OkStatus();
 }
 
 class GlooMessage : public Message {
@@ -190,34 +269,15 @@ class GlooTransport : public Transport {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(const std::string& advertise, int world,
-                                                                          absl::Duration timeout) {
-  TACC_ASSIGN_OR_RETURN(const auto fd_port, Listen(advertise));
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(fd_port.second);
-  options.isServer = true;
-  options.numWorkers = static_cast<std::size_t>(world);
-  options.waitWorkers = false;
-  options.timeout = Milliseconds(timeout);
-  options.masterListenFd = fd_port.first;
-  try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(advertise, options);
-    return std::make_unique<TcpStoreServer>(std::move(store), fd_port.second);
-  } catch (const std::exception& error) {
-    return Failure(absl::StrCat("cannot start the rendezvous store on ", advertise, ":", fd_port.second), error);
-  }
+absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(const Options& options) {
+  TACC_ASSIGN_OR_RETURN(std::string secret, NewSecret());
+  return options.local_folder.empty() ? ServeOverTcp(options, std::move(secret))
+                                      : MakeFile(options.local_folder, std::move(secret));
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& options) {
   try {
-    c10d::TCPStoreOptions store_options;
-    store_options.port = static_cast<std::uint16_t>(options.store.port);
-    store_options.isServer = false;
-    store_options.waitWorkers = false;
-    store_options.timeout = Milliseconds(options.timeout);
-    auto tcp = c10::make_intrusive<c10d::TCPStore>(options.store.host, store_options);
-    c10::intrusive_ptr<c10d::Store> store =
-        c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt", options.attempt), tcp);
+    const c10::intrusive_ptr<c10d::Store> store = OpenStore(options);
     store->set(AddressKey(options.rank), std::vector<uint8_t>(options.advertise.begin(), options.advertise.end()));
     WaitForAllAt(*store, options, "connect");
     auto gloo_options = c10d::ProcessGroupGloo::Options::create(Milliseconds(options.timeout));
@@ -227,11 +287,12 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& option
     }
     gloo_options->threads = 1;
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.world, gloo_options);
+    if (!options.store.file.empty()) TACC_RETURN_IF_ERROR(CheckPeers(options.rank));
     std::vector<int> machines = MachinesOf(*store, options.world);
-    return std::make_unique<GlooTransport>(options, std::move(machines), std::move(store), std::move(group));
+    return std::make_unique<GlooTransport>(options, std::move(machines), store, std::move(group));
   } catch (const std::exception& error) {
     return Failure(absl::StrCat("rank ", options.rank, " cannot connect to the ranks of attempt ", options.attempt,
-                                " by the store at ", options.store.host, ":", options.store.port),
+                                " by the store at ", PlaceOf(options.store)),
                    error);
   }
 }

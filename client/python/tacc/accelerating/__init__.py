@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tacc.config_base import check_names
 from tacc.errors import InputError
 from tacc.extras import what_to_install
 from tacc.live.pad import bucket_lengths
@@ -22,7 +23,8 @@ __all__ = ["accelerate", "accelerate_hf_trainer"]
 
 
 def accelerate(
-    model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *, optimizer: torch.optim.Optimizer | None = None,
+    model: torch.nn.Module, dataloader: Any = None, config: Config | Mapping[str, Any] | None = None, *,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     loss: Callable[[Any, Any], torch.Tensor] | None = None, client: Client | str | None = None, name: str | None = None, max_steps: int | None = None,
     keep_seconds: float = 600.0, cache_dir: str | os.PathLike[str] | None = None, mean_over: str = "step",
     upload: bool | None = None, buckets: Sequence[int] | int | None = None,
@@ -43,9 +45,11 @@ def accelerate(
     Args:
         model: Any module that can be exported, of transformers or your own, on the CPU.
         dataloader: The loop's loader. It is read ahead (`AsyncLoader`), and returned beside the model.
-        config: A `tacc.Config` or a dict: layout, precision, checkpoints, what of `train` is not the optimizer's. Precision is float32 without.
-        optimizer: Of torch.optim: AdamW, Adam, SGD, Muon; Lion; Adafactor of transformers. None: the one that is made of the model's parameters before
-            the first forward. Its groups and options are the job's; its learning rates go with each update, so that schedulers of these work.
+        config: A `tacc.Config` or a dict: layout, precision, checkpoints, what of `train` is not the optimizer's. Precision is float32 without, and
+            there is no pipeline: with `dist.pp` a loop calls `model.step(batch)`.
+        optimizer: Of torch.optim: AdamW, Adam, SGD, Muon; Lion; Adafactor of transformers. Several, each with other parameters, are one update: Muon for
+            matrices with AdamW for all else. None: those that are made of the model's parameters before the first forward. Their groups and options are the
+            job's; learning rates and momenta (betas[0]; of several optimizers, of one kind) go with each update, as schedulers move them.
         loss: A function of (outputs, batch), of a model that returns none; batches are then whole: `model(source, labels).loss`. Without it the loss may
             be computed in the loop from what the model returns, which costs a second forward, and cannot be for models with dropout or batch norm.
         client: A `tacc.Client`, or an address. None: as `tacc.Client()`.
@@ -61,26 +65,36 @@ def accelerate(
             machine, and there is no cache_dir.
         buckets: Tokens that samples may have, where batches have several lengths: [128, 256, 512], or the longest, for the powers of two below it. The
             job is compiled once for each. A batch of another length is filled up to the next one, on the right: `input_ids` with the config's
-            `pad_token_id` or 0, `attention_mask` with 0, `labels` with -100. None: all batches have the first one's length.
+            `pad_token_id` or 0, `attention_mask` with 0, `labels` with -100, unless the config's `dataloader.pad_value_dict` has others. None: those of
+            TorchAcc's `dataloader.buckets` or `dataloader.max_length` in the config; without them all batches have the first one's length.
 
     Returns:
         An `AcceleratedModel`; with `dataloader` a pair of it and an `AsyncLoader`.
 
     Raises:
         ImportError: torch is not installed.
+        ConfigError: The config has a name that nobody knows.
+        InputError: The model is wrapped in a DataParallel, or one of torch.compile; what is given as optimizer is none; or `buckets`, or `dataloader` of
+            the config, is wrong.
     """
     try:
+        from tacc.accelerating import loader_options
         from tacc.accelerating.handle import AcceleratedModel
         from tacc.accelerating.job import Options
+        from tacc.accelerating.optimizers import as_list
     except ModuleNotFoundError as error:
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.accelerate: {said}", name=error.name) from error
     if mean_over not in ("step", "micro_batch"):
         raise InputError(f'mean_over={mean_over!r}; wanted "step" or "micro_batch"')
-    lengths = [] if buckets is None else bucket_lengths(buckets)
-    options = Options(config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over, upload, lengths)
-    handle = AcceleratedModel(model, options, optimizer, loss)
+    check_names(config)
+    padding = loader_options.taken(config, buckets)
+    options = Options(
+        padding.config, client, name, max_steps, keep_seconds, None if cache_dir is None else Path(cache_dir), mean_over, upload, padding.lengths,
+        padding.fills,
+    )
+    handle = AcceleratedModel(model, options, as_list(optimizer), loss)
     if dataloader is None:
         return handle
     from tacc.live.async_loader import AsyncLoader
@@ -119,6 +133,7 @@ def accelerate_hf_trainer(
 
     Raises:
         ImportError: torch or transformers is not installed.
+        ConfigError: The config has a name that nobody knows.
         InputError: The script was started as several processes.
         TaccError: This version of transformers has another Trainer.
     """
@@ -129,6 +144,7 @@ def accelerate_hf_trainer(
         if (said := what_to_install(error)) is None:
             raise
         raise ImportError(f"tacc.accelerate_hf_trainer: {said}", name=error.name) from error
+    check_names(config)
     lengths = [] if buckets is None else bucket_lengths(buckets)
     if lengths and max_length is not None:
         raise InputError("max_length and buckets are both given; the longest of buckets is max_length")

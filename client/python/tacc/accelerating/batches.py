@@ -83,15 +83,17 @@ class Batches:
     ):
         self._lengths = lengths
         self._inputs = {given.path: given for given in description.inputs if given.name != ROW_WEIGHTS}
+        self._own = {path for path, given in self._inputs.items() if given.name in weights}  # Not of the caller's batch.
         self._weighs_rows = len(self._inputs) < len(description.inputs)
         self._optional = optional
         ignorable = (given for given in description.inputs if given.name in optional and given.name in description.targets)
         ignored = {given.name: IGNORED if given.limit is None else given.ignored for given in ignorable}
         by_name = dict.fromkeys(weights, 0) or fills or {name: value for name, value in ignored.items() if value is not None}
         self._fills = {path: by_name[given.name] for path, given in self._inputs.items() if given.name in by_name}
+        self._any_length = lengths is None and description.any_length
         self._samples_meet = description.samples_meet if samples_meet is None else samples_meet
         self._has_batch_norm = "batch_moments" in description.coverage.ops
-        leaves = _leaves(example)
+        leaves = leaves_of(example)
         self._constants = {path: leaf for path, leaf in leaves.items() if not isinstance(leaf, torch.Tensor)}
         self._unread = {path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)} - set(self._inputs)
         shapes = {path: tuple(leaves[path].shape) for path in self._inputs if path in leaves}
@@ -106,7 +108,7 @@ class Batches:
 
         A batch with fewer samples is filled up, with targets that no loss counts, or weights of 0; where the loss has none such, it has no loss.
         """
-        leaves = _leaves(batch)
+        leaves = leaves_of(batch)
         self._check(leaves, trains)
         length = 0 if self._lengths is None else self._lengths.of(leaves)
         rows = {int(leaves[path].shape[0]) for path in self._of_samples if path in leaves and leaves[path].dim() > 0}
@@ -114,7 +116,11 @@ class Batches:
         if len(rows) > 1:
             raise InputError(f"the batch has tensors of {', '.join(map(str, sorted(rows)))} samples; dim 0 is the samples of all of them")
         if count > self.size:
-            raise InputError(f"the batch has {count} samples; the first one had {self.size}, and none may have more")
+            raise InputError(
+                f"the batch has {count} samples; the first one had {self.size}, and none may have more: begin with the largest, as by model.start(batch)"
+            )
+        if count == 0:
+            raise InputError("the batch has no samples; leave it out")
         given = {path: self._array(path, leaves[path]) for path in self._inputs if path in leaves}
         has_loss = len(given) == len(self._inputs)
         if count < self.size:
@@ -135,6 +141,11 @@ class Batches:
         return bool(self._of_samples)
 
     @property
+    def can_stage_ahead(self) -> bool:
+        """Whether the arrays of a batch are made without the model, so that another thread may."""
+        return self._lengths is None or self._lengths.is_checked
+
+    @property
     def why_not_fewer(self) -> str:
         """Why a batch of a training cannot have fewer samples than the first one; empty: it can."""
         if self._samples_meet or self._has_batch_norm:
@@ -143,7 +154,7 @@ class Batches:
 
     def length_of(self, batch: Any) -> int:
         """Tokens of a sample of the batch; 0: all have as many."""
-        return 0 if self._lengths is None else self._lengths.of(_leaves(batch))
+        return 0 if self._lengths is None else self._lengths.of(leaves_of(batch))
 
     def _absent(self, path: tuple[Any, ...], length: int) -> np.ndarray[Any, Any]:
         zeros = self._zeros[path]
@@ -163,7 +174,11 @@ class Batches:
                     )
         known = set(self._inputs) | set(self._constants) | self._unread
         if unknown := [path for path in leaves if path not in known]:
-            raise InputError(f"the batch has {_name(unknown[0])}, which the first one had not; it had {', '.join(map(_name, sorted(known, key=str)))}")
+            had = ", ".join(_name(path) for path in sorted(known, key=str) if path not in self._own)
+            raise InputError(
+                f"the batch has {_name(unknown[0])}, which the first one had not; it had {had}. The first batch says what the job computes: begin with one that "
+                f"has {_name(unknown[0])} too, before others without it, as by model.start(batch)"
+            )
         needed = [path for path, given in self._inputs.items() if trains or given.name not in self._optional]
         if missing := [path for path in needed if path not in leaves and path in self._shapes]:
             raise InputError(f"the batch has no {_name(missing[0])}; it has {', '.join(map(_name, leaves)) or 'nothing'}")
@@ -182,15 +197,32 @@ class Batches:
             wanted[self._lengths.dims[path]] = None
         if tensor.dim() != len(wanted) or any(n not in (None, size) for n, size in zip(wanted, tensor.shape)):
             said = ["any" if n is None else str(n) for n in wanted]
-            raise InputError(f"{_name(path)} has the shape {list(tensor.shape)}; wanted [{', '.join(said)}], as in the first batch")
+            what = self._other_length(path, tensor, wanted)
+            raise InputError(f"{_name(path)} has the shape {list(tensor.shape)}; wanted [{', '.join(said)}], as in the first batch{what}")
         kind = self._zeros[path].dtype
         if tensor.is_floating_point() != (kind.kind == "f"):
             raise InputError(f"{_name(path)} is of {tensor.dtype}; in the first batch it was of {kind}")
         array = _numpy(tensor)
-        # A sum is quicker than looking at each.
-        if array.dtype.kind == "f" and np.isnan(array.sum(dtype=np.float64)) and np.isnan(array).any():
-            raise InputError(f"{_name(path)} has numbers that are none (NaN) in {int(np.isnan(array).sum())} places")
+        if array.dtype.kind == "f":
+            with np.errstate(invalid="ignore", over="ignore"):  # Infinities are the loop's: the update is skipped.
+                total = array.sum(dtype=np.float64)
+            if np.isnan(total) and (is_nan := np.isnan(array)).any():  # A sum is quicker than looking at each.
+                places = int(is_nan.sum())
+                where = f", first in sample {int(is_nan.nonzero()[0][0])} of the batch" if path in self._of_samples else ""
+                raise InputError(
+                    f"{_name(path)} is NaN (not a number) in {places} place{'s' if places > 1 else ''}{where}: leave such samples out, or put a number there "
+                    "(torch.nan_to_num)"
+                )
         return array
+
+    def _other_length(self, path: tuple[Any, ...], tensor: torch.Tensor, wanted: list[int | None]) -> str:
+        """What to do about samples of another length, if that is all; else nothing."""
+        dims = self._inputs[path].dims
+        if not self._any_length or tensor.dim() != len(wanted) or "S" not in dims:
+            return ""
+        if any(n not in (None, size) and dim != "S" for n, size, dim in zip(wanted, tensor.shape, dims)):
+            return ""
+        return "; samples of several lengths need buckets= of tacc.accelerate, or a loader that pads all of them to one length"
 
     def _filled(self, array: np.ndarray[Any, Any], value: int | None) -> np.ndarray[Any, Any]:
         more = self.size - len(array)
@@ -198,7 +230,8 @@ class Batches:
         return np.concatenate([array, fill])
 
 
-def _leaves(batch: Any) -> dict[tuple[Any, ...], Any]:
+def leaves_of(batch: Any) -> dict[tuple[Any, ...], Any]:
+    """What a batch has, by the path there."""
     if type(batch) is dict and all(isinstance(leaf, torch.Tensor) for leaf in batch.values()):
         return {(name,): leaf for name, leaf in batch.items()}  # As most are; the same, sooner.
     return {tuple(_key(k) for k in path): leaf for path, leaf in pytree.tree_flatten_with_path(batch)[0]}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tacc.accelerating.remote_tensors import without_reading
 from tacc.errors import InputError
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.Tensor, torch.nn.Module)
@@ -47,13 +48,16 @@ class Changes:
 
     Args:
         module: As it was exported.
+        outside: Tensors that are none of its own and constants of the graph, each with the line that uses it.
     """
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, outside: Iterable[tuple[str, torch.Tensor]] = ()):
         self._module = module
         named = [("parameter", *n) for n in module.named_parameters()] + [("buffer", *n) for n in module.named_buffers()]
         for path, m in module.named_modules():
             named += [("tensor", f"{path}.{key}".lstrip("."), value) for key, value in vars(m).items() if isinstance(value, torch.Tensor)]
+        own = {id(tensor) for _, _, tensor in named}
+        named += [("outside", line, tensor) for line, tensor in outside if id(tensor) not in own]
         self._names = [f"{kind} {name}" for kind, name, _ in named]
         self._tensors = [tensor for _, _, tensor in named]
         self._parameters = list(module.parameters())
@@ -67,12 +71,12 @@ class Changes:
             names: Of parameters and buffers; None: all.
         """
         if names is None:
-            self._versions = [t._version for t in self._tensors]
+            self._versions = self._versions_now()
             return
         noted = set(names)
-        for i, tensor in enumerate(self._tensors):
+        for i, version in enumerate(self._versions_now()):
             if self._names[i].partition(" ")[2] in noted:
-                self._versions[i] = tensor._version
+                self._versions[i] = version
 
     def note_attributes(self) -> None:
         """The same of all other attributes; the modes are to be those of the export."""
@@ -96,16 +100,29 @@ class Changes:
         self._contents = [value for _, value in self._lists]
         self._copies = [list(value) for value in self._contents]
 
+    def _versions_now(self) -> list[int]:
+        with without_reading():
+            return [t._version for t in self._tensors]
+
+    def has_tensors_changed(self) -> bool:
+        """Whether a parameter or a buffer was written to here."""
+        return self._versions_now() != self._versions
+
     def check_tensors(self) -> None:
         """InputError: a parameter or a buffer was written to here."""
-        now = [t._version for t in self._tensors]
-        if now == self._versions:
+        if not self.has_tensors_changed():
             return
+        now = self._versions_now()
         i = next(i for i, version in enumerate(now) if version != self._versions[i])
         kind, _, name = self._names[i].partition(" ")
+        if kind == "outside":
+            raise InputError(
+                f"{name}: a tensor that is none of the model's was changed here since the training began, as of another model that the loop trains or averages, "
+                "and the ranks have it as it was: what changes from step to step belongs into the batch, as an argument of the loss or of forward"
+            )
         how = (
             "what changes from step to step belongs into the batch, as an argument of forward" if kind != "parameter"
-            else "the module's is as old as the last model.sync(); bounds of weights belong into forward, as weight.clamp(-0.1, 0.1)"
+            else "bounds of weights belong into forward, as weight.clamp(-0.1, 0.1)"
         )
         raise InputError(
             f"{kind} {name} was changed here since the training began, and the ranks have their own: model.load_state_dict gives them other values; {how}"
@@ -117,6 +134,10 @@ class Changes:
         Args:
             trains: The modes are to be those of the export, too.
         """
+        with without_reading():
+            self._check_attributes(trains)
+
+    def _check_attributes(self, trains: bool) -> None:
         if (lengths := list(map(len, self._hooked))) != self._num_hooks:
             i = next(i for i, n in enumerate(lengths) if n != self._num_hooks[i])
             raise InputError(f"{self._hooks[i]} has got a hook, or lost one, since the training began, and the ranks compute as before: register it before the first forward")

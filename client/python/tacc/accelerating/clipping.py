@@ -1,93 +1,15 @@
-"""Parameters whose gradients the ranks have, and what torch.nn.utils.clip_grad_norm_ of them does."""
+"""The norm of gradients that the ranks have, and what torch.nn.utils.clip_grad_norm_ of their parameters does."""
 
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tacc.accelerating.remote_tensors import owner_of
 from tacc.errors import InputError
-
-# By id of a parameter: who trains it, and what undoes its hook.
-_OWNERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_HOOKS: dict[int, Any] = {}
-
-
-class RemoteParameter(torch.nn.Parameter):  # type: ignore[misc]
-    """A parameter whose gradient the ranks have. Code that looks for it here would do nothing, without a word."""
-
-    @property
-    def grad(self) -> torch.Tensor | None:
-        owner = _OWNERS.get(id(self))
-        if owner is None:  # It is let go.
-            return torch._C.TensorBase.grad.__get__(self)
-        if owner.has_gradients():
-            raise InputError(
-                "the gradients are with the ranks, and not in .grad: to clip them use model.clip_grad_norm_(max_norm), or torch.nn.utils.clip_grad_norm_ "
-                "by that name; optimizer.step() and zero_grad() work as they are"
-            )
-        return None
-
-    @grad.setter
-    def grad(self, value: torch.Tensor | None) -> None:
-        if id(self) not in _OWNERS:
-            torch._C.TensorBase.grad.__set__(self, value)
-        elif value is not None:
-            raise InputError("gradients of an accelerated model are computed by the ranks; none can be set here")
-
-    @property
-    def data(self) -> torch.Tensor:
-        """One whose changes are counted as this one's: `Changes` sees them."""
-        return self.detach()
-
-    @data.setter
-    def data(self, value: torch.Tensor) -> None:
-        torch._C.TensorBase.data.__set__(self, value)
-        torch.autograd.graph.increment_version(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Parameter:
-        """The ranks do not train a copy."""
-        memo[id(self)] = copied = torch.nn.Parameter(self.detach().clone(), self.requires_grad)
-        return copied
-
-
-def check(parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    """InputError: what the loop wants to do with gradients, the ranks do not."""
-    if hooked := [name for name, p in parameters.items() if p._backward_hooks]:
-        raise InputError(f"{hooked[0]} has a gradient hook (register_hook), and its gradient is computed by the ranks: remove it")
-
-
-def take(parameters: Iterable[torch.nn.Parameter], owner: Any) -> None:
-    """From now on `owner`, with `has_gradients`, `trained` and `clip_grad_norm_`, trains these."""
-    for parameter in parameters:
-        _OWNERS[id(parameter)] = owner
-        parameter.__class__ = RemoteParameter
-        if parameter.requires_grad:
-            _HOOKS[id(parameter)] = parameter.register_post_accumulate_grad_hook(_refuse)
-    _patch()
-
-
-def let_go(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Ends that."""
-    for parameter in parameters:
-        _OWNERS.pop(id(parameter), None)
-        if (hook := _HOOKS.pop(id(parameter), None)) is not None:
-            hook.remove()
-        if type(parameter) is RemoteParameter:
-            parameter.__class__ = torch.nn.Parameter
-
-
-def _refuse(parameter: torch.Tensor) -> None:
-    if id(parameter) not in _OWNERS:
-        return
-    torch._C.TensorBase.grad.__set__(parameter, None)
-    raise InputError(
-        "a backward has reached a parameter here, which the ranks train: a term of the loss that is computed of model.parameters() belongs into loss=, and "
-        "weight decay into the optimizer"
-    )
 
 
 class GradNorm(torch.Tensor):  # type: ignore[misc]
@@ -131,7 +53,7 @@ class GradNorm(torch.Tensor):  # type: ignore[misc]
 
 
 @functools.cache
-def _patch() -> None:
+def patch() -> None:
     """Lets torch.nn.utils.clip_grad_norm_ know such parameters."""
     original = torch.nn.utils.clip_grad_norm_
     patched = _with_owners(original)
@@ -143,11 +65,11 @@ def _with_owners(original: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None) -> torch.Tensor:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         given = {id(p) for p in parameters}
-        owners = {id(owner): owner for i in given if (owner := _OWNERS.get(i)) is not None}
+        owners = {id(owner): owner for p in parameters if (owner := owner_of(p)) is not None}
         if not owners:
             return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
         owner = next(iter(owners.values()))
-        if len(owners) > 1 or any(p.requires_grad and id(p) not in _OWNERS for p in parameters):
+        if len(owners) > 1 or any(p.requires_grad and owner_of(p) is None for p in parameters):
             raise InputError("clip_grad_norm_ of an accelerated model's parameters and others: each model's ranks clip its gradients by themselves")
         if left := len(owner.trained - given):
             raise InputError(f"clip_grad_norm_: {left} of the model's {len(owner.trained)} trained parameters are not given; the ranks clip all together")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from tacc.accelerating.batches import Batches, as_batch
-from tacc.accelerating.job import Model, Options, export, graph_of, spec
+from tacc.accelerating.job import Model, Options, check_plain, export, graph_of, spec
 from tacc.accelerating.states import weights_of
 from tacc.client import Client, Job
 from tacc.config import Config
@@ -23,16 +24,93 @@ _KEEP_SECONDS = 600.0  # The job waits so long for the next call when this one w
 _JOIN_SECONDS = 10.0  # For the step under way; not longer, since a loader may wait for what never comes.
 
 
-class _Once:
-    """The batches of an iterator, with the one that was looked at."""
+class _Epochs:
+    """The epochs of a loader whose first batch was looked at: the first of them goes on behind that. An iterator has one.
 
-    def __init__(self, first: Any, rest: Iterator[Any]):
-        self._left: list[Iterator[Any]] = [iter([first]), rest]
+    Args:
+        loader: Gives an epoch's batches each time it is iterated over.
+
+    Raises:
+        StopIteration: It has none.
+    """
+
+    def __init__(self, loader: Any):
+        self._loader = loader
+        self._generators = _generators(loader)
+        self._orders: dict[int, list[torch.Tensor]] = {}  # By epoch: what the generators were before it.
+        self._order = [generator.get_state() for generator in self._generators]
+        self._begun: Iterator[Any] | None = iter(loader)
+        self.can_go_back = self._begun is not loader
+        """Whether batches can be had again."""
+        self._first: Any = next(self._begun)
+
+    @property
+    def first(self) -> Any:
+        """The batch that was looked at, before the first epoch."""
+        return self._first
+
+    def begin(self, epoch: int) -> None:
+        """Before an epoch. One that comes again, after a restart, is shuffled as before.
+
+        Args:
+            epoch: Its number.
+        """
+        if epoch not in self._orders:
+            self._orders[epoch] = self._order if self._begun is not None else [generator.get_state() for generator in self._generators]
+        elif self._begun is None:
+            for generator, state in zip(self._generators, self._orders[epoch]):
+                generator.set_state(state)
+
+    def rewind(self) -> None:
+        """All of it comes again."""
 
     def __iter__(self) -> Iterator[Any]:
-        left, self._left = self._left, []
-        for part in left:
-            yield from part
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            first, self._first = self._first, None
+            yield first
+            yield from begun
+        elif self.can_go_back:
+            yield from self._loader
+
+
+class _StatefulEpochs(_Epochs):
+    """The same of a loader that keeps its own position."""
+
+    def __init__(self, loader: Any):
+        self._start = copy.deepcopy(loader.state_dict())
+        super().__init__(loader)
+        self.can_go_back = True
+
+    def state_dict(self) -> Any:
+        """The loader's: behind the batch that was looked at, that is the first."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """The loader goes on there, and what was looked at comes again if it is behind that.
+
+        Args:
+            state: Of `state_dict`.
+        """
+        self._begun = self._first = None
+        self._loader.load_state_dict(state)
+
+    def rewind(self) -> None:
+        self.load_state_dict(copy.deepcopy(self._start))
+
+
+def _epochs(loader: Any) -> _Epochs:
+    keeps_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    return _StatefulEpochs(loader) if keeps_state else _Epochs(loader)
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """What a DataLoader of torch is shuffled by, if that was given to it."""
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        return []
+    places = (loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    found = [getattr(place, "generator", None) for place in places]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
 def job_of(
@@ -50,15 +128,14 @@ def job_of(
     Raises:
         InputError: The loader is empty, or how many steps there are cannot be told.
     """
+    check_plain(module)
     if isinstance(data, torch.utils.data.Dataset) or not isinstance(data, Iterable):
         raise InputError(f"data is a {type(data).__name__}: a module is trained with batches; give a loader, as torch.utils.data.DataLoader(data, batch_size=8)")
-    epoch = iter(data)
     try:
-        first = next(epoch)
+        loader = _epochs(data)
     except StopIteration:
         raise InputError("data has no batch") from None
-    loader = _Once(first, epoch) if epoch is data else data
-    del epoch  # Workers of a loader end.
+    first = loader.first
     model = export(module, as_batch(module, (first,), {}, by_position=loss is not None), loss, by_samples=False)
     if model.cotangents:
         raise InputError("the model returns no loss: give loss=lambda outputs, batch: ... to tacc.fit")
@@ -96,7 +173,7 @@ class Feed:
         transform: Makes a session's arrays of one.
     """
 
-    def __init__(self, module: torch.nn.Module, model: Model, loader: Iterable[Any], transform: Callable[[Any], Any]):
+    def __init__(self, module: torch.nn.Module, model: Model, loader: _Epochs, transform: Callable[[Any], Any]):
         self._module = module
         self._model = model
         self._loader = loader
@@ -117,14 +194,19 @@ class Feed:
             status = wait()
         except TaccError:
             self._end(thread)
+            self._give_weights()  # Of a training whose last checkpoint or export has failed.
             if self._error is not None:
                 raise self._error from None
             raise
         finally:
             self._end(thread)
+        self._give_weights()
+        return status
+
+    def _give_weights(self) -> None:
+        """To the module, if the training came to its end."""
         if self._weights is not None:
             self._module.load_state_dict(self._weights)
-        return status
 
     def _end(self, thread: threading.Thread) -> None:
         self._stop.set()
@@ -143,6 +225,7 @@ class Feed:
         loader, empty_epochs = AsyncLoader(self._loader, session, transform=self._transform), 0
         while session.step_number < session.max_steps:
             before = session.step_number
+            self._loader.begin(loader.epoch)
             try:
                 for batch in loader:
                     if self._stop.is_set():
@@ -150,7 +233,14 @@ class Feed:
                     session.step(batch)
                     if session.step_number >= session.max_steps:
                         break
-            except SessionRestartedError:
+            except SessionRestartedError as error:
+                if not self._loader.can_go_back:
+                    raise InputError(
+                        f"{error}; data is an iterator, which does not give batches again: call tacc.fit again with a new one, which goes on from there, or "
+                        "give a loader"
+                    ) from error
+                if not session.state:
+                    self._loader.rewind()
                 loader = AsyncLoader(self._loader, session, transform=self._transform)
                 continue
             empty_epochs = empty_epochs + 1 if session.step_number == before else 0

@@ -19,6 +19,7 @@ from transformers import Trainer, TrainingArguments
 
 from tacc.accelerating.job import Options
 from tacc.accelerating.trainer_model import TrainerModel
+from tacc.accelerating.training import is_failure
 from tacc.client import Job
 from tacc.config import Config
 from tacc.errors import InputError, TaccError
@@ -87,9 +88,12 @@ class AcceleratedTrainer:
 
     def undo(self) -> None:
         """Ends the newest job, whose trainer has its weights then, and gives `Trainer` its own methods back."""
+        self._undo(None)
+
+    def _undo(self, error: BaseException | None) -> None:
         global _installed
         try:
-            self._end_job()
+            self._end_job(error)
         finally:
             for (of, name), original in self._originals.items():
                 setattr(of, name, original)
@@ -100,7 +104,7 @@ class AcceleratedTrainer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.undo()
+        self._undo(error if is_failure(error) else None)
 
     # --- The changed methods --------------------------------------------------------------------------------------------
 
@@ -140,8 +144,6 @@ class AcceleratedTrainer:
         if not training:
             return current if current is not None else original(trainer, model, training, dataloader)
         self._check(trainer.args)
-        if getattr(trainer.lr_scheduler, "cycle_momentum", False):
-            raise InputError(_CYCLES)
         self._end_job()
         optimizer = trainer.optimizer
         while isinstance(optimizer, AcceleratedOptimizer):
@@ -220,14 +222,14 @@ class AcceleratedTrainer:
         is_its = current is not None and current.is_open and current.trainer is trainer and current.module is trainer.model
         return current if is_its else None
 
-    def _end_job(self) -> None:
+    def _end_job(self, error: BaseException | None = None) -> None:
         model = self._model
         if model is None:
             return
         if (trainer := model.trainer) is not None:
             trainer.model_wrapped = trainer.model
         self._restore()
-        model.end()
+        model.end(error)
 
     def _options_of(self, trainer: Any) -> Options:
         given, args = self._options.config, trainer.args
@@ -262,7 +264,6 @@ _LAUNCHED = (
     "this script was started as one of several processes (torchrun, accelerate launch), each of which would train a job of its own: start it once, with "
     'python; config={"resources": {"workers": N}} says how many workers train'
 )
-_CYCLES = "the schedule moves the optimizer's momentum, and a job has one for the whole training; give it cycle_momentum=False"
 
 
 def accelerate_hf_trainer(options: Options, max_length: int | None) -> AcceleratedTrainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 from tacc.accelerating.changes import in_evaluation, in_training
 from tacc.accelerating.layer_classes import without_classes
 from tacc.accelerating.optimizers import Groups
-from tacc.accelerating.store import Kept, default_folder, folders_in_use, inputs_of_outputs, keep, sees_this_machine, share_of_disk, upload_model
+from tacc.accelerating.store import Kept, default_store, folders_in_use, inputs_of_outputs, keep, sees_this_machine, share_of_disk, upload_model
 from tacc.client import Client, Job
 from tacc.config import Config
 from tacc.errors import InputError
@@ -46,6 +47,14 @@ class Model:
     optional: set[str]
     cotangents: dict[str, str]
     kept: Kept | None = None
+
+
+def check_plain(module: Any) -> None:
+    """InputError: it is a module that PyTorch trains in another way, around the one to give."""
+    if isinstance(module, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
+        raise InputError(f"the model is wrapped in a {type(module).__name__}; give the plain module, which is its .module: the job has its own layout (dist)")
+    if isinstance(getattr(module, "_orig_mod", None), torch.nn.Module):
+        raise InputError("the model is one of torch.compile; give the plain module, as it was before that: the job is compiled as a whole")
 
 
 def export(module: torch.nn.Module, batch: Any, loss: Any, *, by_samples: bool) -> Model:
@@ -87,7 +96,7 @@ def _export_outputs(module: torch.nn.Module, batch: Any) -> tuple[ExportedGraph,
 
 def _first_difference(training: str, evaluation: str) -> str | None:
     """Where the graph of a training is random, or another one than that of an evaluation; None: nowhere."""
-    random = [line for line in training.splitlines() if ", %step, " in line]  # it draws by the number of the step
+    random = [line for line in training.splitlines() if ", %step, " in line or " = random %step, " in line]  # it draws by the number of the step
     others = [a or b for a, b in zip_longest(training.splitlines(), evaluation.splitlines(), fillvalue="") if a != b]
     if not random + others:
         return None
@@ -126,6 +135,12 @@ class Options:
     mean_over: str
     upload: bool | None = None
     buckets: list[int] = field(default_factory=list)
+    fills: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether the job has `train.ema_decay`, so that evaluations are of an average of the weights."""
+        return _as_dict(self.config).get("train", {}).get("ema_decay") is not None
 
     def uploads(self, client: Client) -> bool:
         """Whether weights go to the coordinator, and not into a folder that workers read."""
@@ -134,10 +149,16 @@ class Options:
         return self.cache_dir is None and not sees_this_machine(client)
 
 
+def _as_dict(config: Config | Mapping[str, Any] | None) -> dict[str, Any]:
+    return config.to_dict() if isinstance(config, Config) else dict(config or {})
+
+
 def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int, options: Options) -> tuple[Job, Session]:
     """Submits the job and waits until it runs."""
     client = options.client if isinstance(options.client, Client) else Client(options.client)
     fields = spec(module, model, graph_of(model, options, client), groups.train(), batch_size, options)
+    if not fields.get("dist", {}).get("pp"):  # A loop sends one micro-batch after the other, and stages work on several at once.
+        fields["dist"] = {**fields.get("dist", {}), "pp": {"size": 1}}
     # As PyTorch: no clipping but by clip_grad_norm_, no other precision but by config.
     fields["train"]["max_grad_norm"] = 0.0
     fields["compute"] = {"bf16": False, **fields.get("compute", {})} if not fields.get("compute", {}).get("fp16") else fields["compute"]
@@ -157,6 +178,15 @@ def start(module: torch.nn.Module, model: Model, groups: Groups, batch_size: int
             session.close()
         job.cancel(now=True)  # Nobody else would.
         raise
+
+
+def check_average(model: Model, options: Options) -> None:
+    """InputError: the loop computes the loss of outputs, which would be those of an average of the weights."""
+    if options.keeps_average and model.cotangents:
+        raise InputError(
+            "train.ema_decay: what the model returns would be computed with the average of the weights, and the loop makes its loss of that: give loss= to "
+            "tacc.accelerate, or let the model return its loss"
+        )
 
 
 def check_lengths(model: Model, options: Options) -> None:
@@ -181,15 +211,14 @@ def graph_of(model: Model, options: Options, client: Client) -> str:
     if options.cache_dir is not None:  # What is there is the user's to remove.
         model.kept = keep(model.graph, options.cache_dir)
     else:
-        store = default_folder()
-        model.kept = keep(model.graph, store, most_bytes=share_of_disk(store), in_use=lambda: folders_in_use(client))
+        store, private = default_store(client)
+        model.kept = keep(model.graph, store, private=private, most_bytes=share_of_disk(store), in_use=lambda: folders_in_use(client))
     return str(model.kept.path / GRAPH)
 
 
 def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, Any], batch_size: int, options: Options) -> dict[str, Any]:
     """The job, as a dict of its fields; those of `train` are laid over the config's."""
-    config = options.config.to_dict() if isinstance(options.config, Config) else dict(options.config or {})
-    config = without_classes(module, model.graph.description.units, config)
+    config = without_classes(module, model.graph.description.units, _as_dict(options.config))
     if config.get("model") or config.get("data"):
         raise InputError("config has the section model or data: an exported model's data is what its batches are; leave them out")
     name = options.name or config.get("name") or re.sub("[^a-z0-9-]+", "-", type(module).__name__.lower()).strip("-") or "model"
@@ -201,7 +230,8 @@ def spec(module: torch.nn.Module, model: Model, graph: str, train: Mapping[str, 
     if options.buckets:
         data["seq_len"] = max(options.buckets)
         data["client"]["buckets"] = options.buckets
-    checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}", **config.get("checkpoint", {})}
+    # Of this training alone, however soon another of its name begins.
+    checkpoint = {"dir": f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}", **config.get("checkpoint", {})}
     return {
         **config, "name": name, "model": {"graph": graph}, "data": data, "checkpoint": checkpoint,
         "train": {**given, **train, "max_steps": max_steps, "global_batch_size": batch_size},

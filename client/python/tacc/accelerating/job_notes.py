@@ -17,6 +17,15 @@ _LOOK_SECONDS = 5.0
 _JOIN_SECONDS = 1.0  # A coordinator that is away does not hold up the end.
 
 
+def say_that_it_begins(job: Job) -> None:
+    """Which job trains the model.
+
+    Args:
+        job: The job.
+    """
+    say(f"the job {job.name} trains the model; `taccctl watch {job.id}` shows it")
+
+
 def say_where_it_begins(status: JobStatus, step: int) -> None:
     """That the job goes on from a checkpoint of its folder.
 
@@ -24,7 +33,7 @@ def say_where_it_begins(status: JobStatus, step: int) -> None:
         status: Of the job.
         step: Updates that the training has done.
     """
-    _say(
+    say(
         f"{status.id} goes on after step {step}, with the weights and the optimizer's states of the checkpoint in {status.checkpoint_dir}, not the "
         "module's; give another checkpoint.dir to begin anew"
     )
@@ -68,11 +77,16 @@ class CheckpointWatch:
         """
         failure = status.checkpoint_failure
         if failure is not None and not self._is_failing:
-            _say(f"{status.id}: checkpoints fail: {failure.message}; it goes on and tries again")
+            say(f"{status.id}: checkpoints fail: {failure.message}; it goes on and tries again")
         elif failure is None and self._is_failing:
-            _say(f"{status.id}: checkpoints are written again")
+            say(f"{status.id}: checkpoints are written again")
         self._is_failing = failure is not None
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Writes a line to stderr.
+
+    Args:
+        text: Without the name of this package.
+    """
     print(f"tacc: {text}", file=sys.stderr, flush=True)

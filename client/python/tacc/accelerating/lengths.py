@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tacc.accelerating.batches import IGNORED
-from tacc.accelerating.padding import FILLS, TOKENS
+from tacc.accelerating.padding import FILLS
 from tacc.errors import InputError
 from tacc.exporting.results import Exported, GraphInput
 from tacc.live.pad import fill, next_length
@@ -28,22 +28,28 @@ class Lengths:
     Args:
         buckets: The job's lengths.
         description: Of the exported graph.
-        token: What an input of tokens is filled with.
+        fills: What inputs are filled up with, by name, of tokens and others than FILLS has.
         module: The model.
         returned: What the module returns of a batch in evaluation, and its loss with it.
     """
 
-    def __init__(self, buckets: Sequence[int], description: Exported, token: int, module: torch.nn.Module, returned: Callable[[Any], Any]):
+    def __init__(self, buckets: Sequence[int], description: Exported, fills: Mapping[str, float], module: torch.nn.Module, returned: Callable[[Any], Any]):
         self._buckets = list(buckets)
         self._module = module
         self._inputs = {given.path: given for given in description.inputs}
         self._has_batch_norm = "batch_moments" in description.coverage.ops
         self.dims = {given.path: given.dims.index("S") for given in description.inputs if "S" in given.dims}
         """By input, the dim that is the tokens of a sample."""
-        self._values = {given.path: _value(given, token) for given in description.inputs if given.path in self.dims}
+        self._values = {given.path: _value(given, fills) for given in description.inputs if given.path in self.dims}
+        for given in description.inputs:
+            value = self._values.get(given.path)
+            if value is not None and given.limit is not None and value != given.ignored and value not in range(given.limit):
+                others = "" if given.ignored is None else f", or {given.ignored} where nothing counts"
+                raise InputError(f"{_name(given.path)!r} cannot be filled up with {value}: the model takes 0 to {given.limit - 1}{others}")
         self._uncounted = {given.path for given in description.inputs if given.name in description.targets}
         self._returned = returned
-        self._is_checked = False
+        self.is_checked = False
+        """Whether it was tried with the model that what fills samples up changes nothing."""
 
     def of(self, leaves: Mapping[Path, Any]) -> int:
         """Tokens of a sample of the batch."""
@@ -62,20 +68,20 @@ class Lengths:
         wanted = self.bucket(length)
         if wanted > length and trains and self._has_batch_norm:
             raise InputError(f"the model has a batch norm, whose mean and variance would be also of what fills samples up: {_LOADER}")
-        if wanted > length and not self._is_checked:
+        if wanted > length and not self.is_checked:
             for path, array in arrays.items():  # PyTorch, which computes the check, says no more than that an index is out of range.
                 if (limit := self._inputs[path].limit) is not None:
                     check_numbers(self._inputs[path].name, array, limit, self._inputs[path].ignored, has_batch=self._inputs[path].dims[:1] == ["B"])
             with torch.no_grad():
                 self._check(batch, wanted)
-            self._is_checked = True
+            self.is_checked = True
         return {path: fill(array, wanted, self._values[path] or 0, self.dims[path]) if path in self.dims else array for path, array in arrays.items()}
 
     def _check(self, batch: Any, wanted: int) -> None:
         """Computes the loss and the outputs of a sample here, filled up and not."""
         for path, value in self._values.items():
             if value is None:
-                raise InputError(f"it is not known what may fill up {_name(path)!r} of a batch with shorter samples: {_LOADER}")
+                raise InputError(f"it is not known what may fill up {_name(path)!r} of a batch with shorter samples: {_LOADER}, or give config dataloader.pad_value_dict")
             if path[-1] == "labels" and path not in self._uncounted:
                 raise InputError(f"the loss counts what would fill up {_name(path)!r}, or has more than cross-entropies of it: {_LOADER}")
         sample = _sample(batch)
@@ -126,9 +132,9 @@ def _moved(p: torch.Tensor, random: torch.Generator) -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.where(p.detach() == 0, in_place_of_0, p.detach() * (0.75 + noise[0] / 2)), requires_grad=False)
 
 
-def _value(given: GraphInput, token: int) -> float | None:
+def _value(given: GraphInput, fills: Mapping[str, float]) -> float | None:
     """What fills the input up; None: nobody knows. The graph knows best which label its loss leaves out."""
-    known = {**FILLS, **dict.fromkeys(TOKENS, token)}.get(given.path[-1])
+    known = {**FILLS, **fills}.get(given.path[-1])
     return given.ignored if known == IGNORED and given.limit is not None else known
 
 

@@ -33,11 +33,12 @@ def load(model: AcceleratedModel, states: dict[str, Any]) -> None:
     model.load_full_optim_state_dict({"state": kept})
 
 
-def read(model: AcceleratedModel) -> dict[int, Any]:
-    """The states as they are with the ranks, by the position of a parameter in the optimizer's groups."""
-    states = model.full_optim_state_dict()
-    names = [name for group in states["param_groups"] for name in group["params"]]
-    return {i: states["state"][name] for i, name in enumerate(names) if name in states["state"]}
+def read(model: AcceleratedModel, optimizer: torch.optim.Optimizer) -> dict[int, Any]:
+    """The states as they are with the ranks, by the position of a parameter in the groups of one of its optimizers."""
+    states = model.full_optim_state_dict()["state"]
+    by_id = {id(p): name for name, p in model.module.named_parameters()}
+    names = [by_id[id(p)] for group in optimizer.param_groups for p in group["params"]]
+    return {i: states[name] for i, name in enumerate(names) if name in states}
 
 
 def follow(optimizer: torch.optim.Optimizer, model: Callable[[], AcceleratedModel | None], is_open: Callable[[], bool]) -> Callable[[], None]:
@@ -45,7 +46,7 @@ def follow(optimizer: torch.optim.Optimizer, model: Callable[[], AcceleratedMode
 
     def saved(_: Any, state_dict: dict[str, Any]) -> None:
         if is_open() and (of := model()) is not None:
-            state_dict["state"] = read(of)
+            state_dict["state"] = read(of, optimizer)
 
     def loaded(_: Any) -> None:
         if is_open() and (of := model()) is not None and (states := taken(optimizer, of.module, of.optimizer_step)) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacc.errors import InputError
 from tacc.exporting.results import Exported
 from tacc.live.session import Session
 
@@ -34,10 +35,15 @@ def assembled(session: Session, kind: str) -> dict[str, torch.Tensor]:
     return found
 
 
-def weights_of(module: torch.nn.Module, exported: Exported, session: Session) -> dict[str, Any]:
-    """The module's state_dict with the weights as they are now."""
+def weights_of(module: torch.nn.Module, exported: Exported, session: Session, *, averaged: bool = False) -> dict[str, Any]:
+    """The module's state_dict with the weights as they are now, or with the averages of those that have one. InputError: none has."""
     own: dict[str, Any] = module.state_dict()
     now = assembled(session, "weights")
+    if averaged:
+        averages = assembled(session, "ema")
+        if not averages:
+            raise InputError('the job keeps no average of the weights: give tacc.accelerate config={"train": {"ema_decay": 0.999}}')
+        now |= averages
     for name, tensor in own.items():
         source = exported.aliases.get(name, name)
         own[name] = now[source].to(tensor.dtype).reshape(tensor.shape) if source in now else tensor.detach().clone()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tacc.errors import InputError, TaccError
-from tacc.live.session import Session
+from tacc.live.session import Session, StagedBatch
 
+_PIPELINE = "stages of a pipeline"  # As the ranks refuse a micro-batch.
 _ALIKE = 1e-6  # Relative: weights that are meant to be the same.
 
 
@@ -50,7 +51,8 @@ class Steps:
     def __init__(self, session: Session):
         self.session = session
         self._micro_batches: list[MicroBatch] = []
-        self._is_stale = False  # Gradients of the step before are still there, to PyTorch.
+        self.is_stale = False
+        """Whether gradients of the step before are still there, to PyTorch."""
         self._is_unknown = False  # A command was interrupted: the ranks may have gradients that are not listed.
 
     @property
@@ -61,18 +63,27 @@ class Steps:
     def forget(self) -> None:
         """What the ranks had is gone: the job has begun again."""
         self._micro_batches = []
-        self._is_stale = self._is_unknown = False
+        self.is_stale = self._is_unknown = False
 
-    def run(self, arrays: Mapping[str, np.ndarray[Any, Any]], divisor: float | None) -> MicroBatch:
+    def run(self, arrays: Mapping[str, np.ndarray[Any, Any]] | StagedBatch, divisor: float | None) -> MicroBatch:
         """Forward and backward of a batch. Its gradients count when `confirm` is called.
 
         Args:
-            arrays: By input.
+            arrays: By input, or staged.
             divisor: What its loss is the sum over; None: its targets.
         """
         self._drop_unused()
         self._is_unknown = True
-        result = self.session.micro_batch(arrays, micro_batches=self.session.num_micro_batches)
+        try:
+            result = self.session.micro_batch(arrays, micro_batches=self.session.num_micro_batches)
+        except TaccError as error:
+            if _PIPELINE not in str(error):
+                raise
+            self._is_unknown = False
+            raise InputError(
+                "the job's layers are stages of a pipeline (dist.pp), which train whole steps alone: call model.step(batch) in place of the forward in "
+                "training, backward() and optimizer.step(), or leave dist.pp out of config"
+            ) from error
         made = MicroBatch(result.loss_sum, result.target_tokens, result.target_tokens if divisor is None else divisor)
         self._micro_batches.append(made)
         self._is_unknown = False
@@ -84,13 +95,13 @@ class Steps:
             raise InputError("the gradients of this loss are used up: call the model again for another backward")
         if all(m is not micro_batch for m in self._micro_batches):
             raise InputError("another forward, step or zero_grad came before this backward: call backward behind each forward in training")
-        if self._is_stale:
+        if self.is_stale:
             raise InputError("the gradients of the step before are still there: call optimizer.zero_grad() between two steps")
         micro_batch.weight = weight
 
     def zero(self) -> None:
         """As the optimizer's zero_grad."""
-        self._is_stale = False
+        self.is_stale = False
         if self.has_gradients or self._is_unknown:  # Else there may be a forward whose backward comes yet.
             self._discard()
 
@@ -111,7 +122,9 @@ class Steps:
         if self._micro_batches or self._is_unknown:
             self._discard()
 
-    def begin_update(self, state: bytes | None, learning_rates: Mapping[float, float], max_grad_norm: float, optimizer_step: int | None) -> bool:
+    def begin_update(
+        self, state: bytes | None, rates: Mapping[str, Mapping[float, float]], max_grad_norm: float, optimizer_step: int | None
+    ) -> bool:
         """The update by the gradients of all confirmed micro-batches. False: there are none, and nothing is done. Arguments as of `Session.begin_update`."""
         self._drop_unused()
         if not self._micro_batches:
@@ -120,10 +133,10 @@ class Steps:
         self._micro_batches = []
         self._is_unknown = True
         self.session.begin_update(
-            state=state, learning_rates=learning_rates, gradient_factor=factor, max_grad_norm=max_grad_norm, optimizer_step=optimizer_step
+            state=state, **rates, gradient_factor=factor, max_grad_norm=max_grad_norm, optimizer_step=optimizer_step
         )
         self._is_unknown = False
-        self._is_stale = True
+        self.is_stale = True
         return True
 
     def _drop_unused(self) -> None:

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -18,10 +19,12 @@ import torch
 
 from tacc import calls, uploads
 from tacc.client import Client
+from tacc.errors import TaccError
 from tacc.exporting.export import GRAPH, WEIGHTS, ExportedGraph
 from tacc.exporting.weights import safetensors_pieces, safetensors_size, write_safetensors
 
 _DIGITS = 32
+_PRIVATE, _SHARED = 0o700, 0o755  # Modes of folders that workers read: of this user, of others too.
 _SHARE = 4  # Of a file system models may take one part in so many.
 _KEEP_SECONDS = 3600.0  # What was used since is not removed.
 _LEFT_SECONDS = 86400.0  # What a process began so long ago, it has left: it was killed.
@@ -31,6 +34,31 @@ _MAX_JOBS = 1000  # That are asked for what they use: all that a coordinator rem
 def default_folder() -> Path:
     """Where models are kept: `tacc/models` in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tacc" / "models"
+
+
+def default_store(client: Client) -> tuple[Path, bool]:
+    """The default folder, made where it is missing, and whether what is kept there for the client's workers is private: at a Unix socket they are of
+    this user. Workers of others may enter it."""
+    store, private = default_folder(), client.address.startswith("unix:")
+    _make(store, private)
+    if not private:
+        for folder in (store.parent, store):
+            _let_in(folder, 0o711)
+    return store, private
+
+
+def _make(path: Path, private: bool) -> None:
+    """Makes a folder and those above it, where they are missing: of this user alone, or as the umask says."""
+    for folder in [*reversed(path.parents), path]:
+        if not folder.is_dir():
+            folder.mkdir(0o700 if private else 0o777, exist_ok=True)
+
+
+def _let_in(folder: Path, mode: int) -> None:
+    """Gives a folder at least that mode, if it is this user's."""
+    found = folder.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & mode != mode:
+        folder.chmod(stat.S_IMODE(found.st_mode) | mode)
 
 
 class Kept:
@@ -55,29 +83,32 @@ class Kept:
         self.close()
 
 
-def keep(graph: ExportedGraph, store: Path, *, most_bytes: int | None = None, in_use: Callable[[], set[Path]] = set) -> Kept:
+def keep(graph: ExportedGraph, store: Path, *, private: bool = False, most_bytes: int | None = None, in_use: Callable[[], set[Path]] = set) -> Kept:
     """The folder of the store with this graph and these weights, written if it is not there.
 
     Args:
         graph: The model.
         store: Where it is kept.
+        private: Whether nobody else may read it. Otherwise workers of other users may.
         most_bytes: That all models of the store are to take: for another one those go that were used longest ago, but none that is in use, nor was in
             the last hour. None: nothing is removed.
         in_use: Folders that jobs use.
     """
+    _make(store, private)
     folder = store / _digest(graph)
     kept = _hold(folder)
     if kept is None and most_bytes is not None:
         _make_room(store, safetensors_size(graph.tensors) + len(graph.text), most_bytes, in_use)
     while kept is None:
-        _write(graph, folder)
+        _write(graph, folder, private)
         kept = _hold(folder)
+    if not private:
+        _let_in(folder, _SHARED)  # It may have been kept for this user alone before.
     return kept
 
 
 def share_of_disk(store: Path) -> int:
-    """Bytes that the models of a store may take of its file system."""
-    store.mkdir(parents=True, exist_ok=True)
+    """Bytes that the models of a store, which is there, may take of its file system."""
     return shutil.disk_usage(store).total // _SHARE
 
 
@@ -87,16 +118,20 @@ def folders_in_use(client: Client) -> set[Path]:
     return {Path(graph).parent for spec in specs if (graph := spec.get("model", {}).get("graph"))}
 
 
-def _write(graph: ExportedGraph, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def _write(graph: ExportedGraph, folder: Path, private: bool) -> None:
     made = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     try:
         graph.write(made)
-        made.chmod(0o755)  # workers of other users read it
+        made.chmod(_PRIVATE if private else _SHARED)
         os.rename(made, folder)
-    except OSError:
-        if not folder.is_dir():  # Another process was quicker.
-            raise
+    except OSError as error:
+        if folder.is_dir():  # Another process was quicker.
+            return
+        wanted = safetensors_size(graph.tensors) + len(graph.text)
+        raise TaccError(
+            f"the model, of {wanted} bytes, could not be written for the workers in {folder.parent}: {error.strerror}; make room there, or let XDG_CACHE_HOME, "
+            "or cache_dir= of tacc.accelerate, be a folder with more. There is no job yet"
+        ) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -129,7 +164,6 @@ def _lock(fd: int, how: int) -> None:
 
 def _make_room(store: Path, needed: int, most: int, in_use: Callable[[], set[Path]]) -> None:
     """Removes models until there is room for so many bytes, or none is left that may go."""
-    store.mkdir(parents=True, exist_ok=True)
     now = time.time()
     models: list[tuple[float, int, Path]] = []
     for path in store.iterdir():
@@ -167,12 +201,19 @@ def _remove(folder: Path) -> bool:
             os.close(fd)
 
 
-def write_states(store: Path, states: Mapping[str, torch.Tensor]) -> Path:
-    """A new folder with these tensors, for `Session.load`. The caller removes it."""
-    store.mkdir(parents=True, exist_ok=True)
+def write_states(store: Path, states: Mapping[str, torch.Tensor], *, private: bool = False) -> Path:
+    """A new folder with these tensors, for `Session.load`. The caller removes it. `private`: as of `keep`."""
+    _make(store, private)
     folder = Path(tempfile.mkdtemp(prefix=".states-", dir=store))
-    folder.chmod(0o755)
-    write_safetensors(folder / WEIGHTS, states)
+    folder.chmod(_PRIVATE if private else _SHARED)
+    try:
+        write_safetensors(folder / WEIGHTS, states)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise TaccError(
+            f"{safetensors_size(states)} bytes of weights or states for the workers could not be written in {store}: {error.strerror}; make room there and load "
+            "them again. The training goes on with those that it has"
+        ) from error
     return folder
 
 

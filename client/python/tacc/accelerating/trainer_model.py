@@ -45,7 +45,7 @@ class TrainerModel(AcceleratedModel):
     """
 
     def __init__(self, trainer: Any, optimizer: torch.optim.Optimizer, options: Options, max_length: int | None, on_start: Callable[[TrainerModel], None]):
-        super().__init__(trainer.model, options, optimizer, None)
+        super().__init__(trainer.model, options, [optimizer], None)
         self._of_trainer = weakref.ref(trainer)
         self.wants_outputs = True
         """Whether evaluation is to have more than the loss at once."""
@@ -53,7 +53,6 @@ class TrainerModel(AcceleratedModel):
         self._on_start = on_start
         self._own_loss: TrainerLoss | None = None
         self._evaluates_in_job = True
-        self._synced: tuple[int, Any] | None = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> TrainerModel:
         """Of a full evaluation in another precision: the ranks compute in the job's."""
@@ -75,8 +74,7 @@ class TrainerModel(AcceleratedModel):
     # --- The job --------------------------------------------------------------------------------------------------------
 
     def _start(self, batch: Any) -> None:
-        trainer = self.trainer
-        assert self._optimizer is not None
+        trainer, optimizer = self.trainer, self._optimizers[0]
         with _same_randomness():
             batch = _whole(batch, trainer._train_batch_size, trainer.train_dataset)
             self._row = _samples(batch)
@@ -88,20 +86,22 @@ class TrainerModel(AcceleratedModel):
                 self._options.mean_over = "micro_batch"
             if self._own_loss is not None and self._counts_padding() and self._pads(trainer, batch):
                 raise InputError("compute_loss counts what fills up shorter texts; pad all samples to one length, or leave out of the loss where attention_mask is 0")
-            before = dict(self._optimizer.state)
-            states = optimizer_states.taken(self._optimizer, self.module, trainer.state.global_step)
+            before = dict(optimizer.state)
+            states = optimizer_states.taken(optimizer, self.module, trainer.state.global_step)
             try:
                 super()._start(self._padding.pad(batch)[0])
             except BaseException:
-                self._optimizer.state.update(before)
+                optimizer.state.update(before)
                 raise
             if states is not None:
                 optimizer_states.load(self, states)
-        self._synced = (self.step_number, self._marks())
         self._on_start(self)
 
-    def _groups_of(self, optimizer: torch.optim.Optimizer, model: Model) -> Groups:
-        groups = super()._groups_of(optimizer, model)
+    def _say_that_it_begins(self) -> None:
+        """Trainer's log says it."""
+
+    def _groups_of(self, optimizers: list[torch.optim.Optimizer], model: Model) -> Groups:
+        groups = super()._groups_of(optimizers, model)
         if groups.left:
             raise InputError(
                 f"the optimizer does not have {', '.join(groups.left[:3])}, which has gradients that would be in grad_norm and in clipping; say that it is not "
@@ -222,7 +222,7 @@ class TrainerModel(AcceleratedModel):
             return super()._guarded(call)
         except SessionRestartedError as error:
             raise TaccError(
-                f"{error}. A Trainer cannot go back by itself: call trainer.train(resume_from_checkpoint=True), which goes on from its last checkpoint"
+                f"the job has begun again after step {error.step}: {error.why}. A Trainer cannot go back by itself: call trainer.train(resume_from_checkpoint=True), which goes on from its last checkpoint"
             ) from error
 
     def _update(self) -> None:
@@ -238,29 +238,38 @@ class TrainerModel(AcceleratedModel):
             # In float16; the schedule stays then, as with a GradScaler.
             trainer.optimizer._is_overflow = self.last_step.skipped and self.last_step.loss_scale is not None
 
-    def end(self) -> None:
-        """Ends the job. The optimizer has its states then, and the module its weights, unless it has got others meanwhile."""
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the job. The optimizer has its states then, and the module its weights, unless it has got others meanwhile.
+
+        Args:
+            error: What the training has died of: the job is cancelled, with a checkpoint. None: it has come to its end.
+        """
         if not self.is_open:
             return
-        optimizer = self._optimizer
-        assert optimizer is not None and self._synced is not None
+        if error is not None and not self.session.is_connected:
+            self._cancel(error, takes_weights=False)
+            return
+        optimizer = self._optimizers[0]
         try:
-            if self._synced[1] == self._marks():
+            if not self._changes.has_tensors_changed():
                 self.refresh()
-            states = optimizer_states.read(self)
-            self.close()
-        except TaccError as error:
+            states = optimizer_states.read(self, optimizer)
+            self.close() if error is None else self._cancel(error, takes_weights=False)
+        except TaccError as why:
             self.detach()
             states = {}
-            _log.warning("tacc: the job %s could not be ended, and its weights since the last save are gone: %s", self.job.id, error)
+            _log.warning("tacc: the job %s could not be ended, and its weights since the last save are gone: %s", self.job.id, why)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         optimizer.state.update({parameters[i]: of for i, of in states.items()})
 
     def _check_unchanged(self, *, trains: bool) -> None:
-        self._changes.check_attributes(trains=trains)  # Weights that a script writes, `refresh` gives to the job.
+        self._give_weights()
+        self._changes.check_attributes(trains=trains)
 
-    def _check_weights(self) -> None:
-        pass  # As there.
+    def _give_weights(self) -> None:
+        """The job has what a callback has written into the module."""
+        if self._changes.has_tensors_changed():
+            self.refresh()
 
     # --- Weights --------------------------------------------------------------------------------------------------------
 
@@ -268,15 +277,13 @@ class TrainerModel(AcceleratedModel):
         """The module has the weights of the job; if it has got others since it had these, the job has those of the module."""
         if not self.is_open:
             return
-        if self._synced is None or self._synced[0] != self.step_number:
+        if not self._is_current():
             self.sync()
-        elif self._synced[1] != self._marks():
+        elif self._changes.has_tensors_changed():
             self.load_state_dict(self.module.state_dict())
-        self._synced = (self.step_number, self._marks())
 
-    def _marks(self) -> dict[str, tuple[int, int]]:
-        """What changes when a tensor of the module does."""
-        return {name: (t.data_ptr(), t._version) for name, t in self.module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    def _refresh(self) -> None:
+        self.refresh()
 
     # --- A loss that the trainer computes -------------------------------------------------------------------------------
 
@@ -291,6 +298,7 @@ class TrainerModel(AcceleratedModel):
             self.refresh()
             return compute(self if self._evaluates_in_job else self.module, inputs, return_outputs=return_outputs, num_items_in_batch=num_items)
         own.check(trainer)
+        self._give_weights()
         padded, lengths = self._padding.pad(self._batch((), dict(inputs)))
         outputs = self._forward_in_training(padded, float(num_items) if own.is_sum else None)
         return (outputs.loss, self._whole(dict(outputs), lengths)) if return_outputs else outputs.loss

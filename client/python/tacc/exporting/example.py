@@ -48,7 +48,7 @@ class Example:
         self._constants = {i: leaf for i, (_, leaf) in enumerate(leaves) if not isinstance(leaf, torch.Tensor)}
         tensors = {i: (tuple(_key(k) for k in path), leaf) for i, (path, leaf) in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         if not tensors:
-            raise InputError("the example batch has no tensor")
+            raise InputError("the example batch has no tensor; give torch.tensor(...) in place of lists and numbers")
         self.batch_size = _batch_size([t for _, t in tensors.values()])
         self.seq_len = _seq_len([t for _, t in tensors.values()])
         self.leaves: list[Leaf] = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import operator
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,17 +14,19 @@ from typing import Any
 import torch
 
 from tacc.errors import InputError
+from tacc.exporting.attributes import check_attributes
 from tacc.exporting.coverage import coverage_of
 from tacc.exporting.dim_names import name_dims
 from tacc.exporting.example import Example, Leaf
 from tacc.exporting.extents import BATCH, SEQUENCE, Extents, InexpressibleError, is_fixed, text
+from tacc.exporting.foreign import note_on
 from tacc.exporting.forward import ForwardWithLoss, Loss, LossWithModel, with_batched_experts, without_cache
 from tacc.exporting.functions import check_hooks
 from tacc.exporting.fused import split_fused
 from tacc.exporting.graph_text import Node, Value, Word, units_of
 from tacc.exporting.limits import limits_of_inputs
 from tacc.exporting.losses import sum_and_count
-from tacc.exporting.lowering import Lowering
+from tacc.exporting.lowering import Lowering, is_complex, name_of_row
 from tacc.exporting.mixtures import form_mixtures
 from tacc.exporting.patterns.attention import find_attention
 from tacc.exporting.patterns.constant_values import ConstantValues
@@ -38,11 +42,12 @@ from tacc.exporting.samples import ignorable_targets, made_by, samples_meet
 from tacc.exporting.source import without_prefix
 from tacc.exporting.splitting import adds_up
 from tacc.exporting.tokens import next_token_loss, token_example
-from tacc.exporting.trace import WHAT_TO_DO, trace
+from tacc.exporting.trace import WHAT_TO_DO, Seen, trace
 from tacc.exporting.weighted_rows import ROW_WEIGHTS
 from tacc.exporting.weights import init_of, write_safetensors
 
 GRAPH, WEIGHTS, DESCRIPTION, CONFIG = "model.graph", "model.safetensors", "export.json", "config.json"
+_FOURIER = re.compile(r"aten\.(fft_i?[rh]?fft[2n]?|i?stft)\.")
 _PREFIX = "model"  # of paths of modules: ForwardWithLoss calls it so
 
 
@@ -65,6 +70,7 @@ class ExportedGraph:
         leaves: Of that structure, in order: the name of the graph's output; None: no tensor. "loss": the model's own loss.
         config: The text of config.json, of a model of transformers: what is trained comes back as a folder for `from_pretrained`.
         output_dims: Of each output that the model returns, as the text form has them: ["B", "S", "64"].
+        outside: Tensors that it has as constants and that are none of the model's, each with the line that uses it.
     """
 
     text: str
@@ -74,6 +80,7 @@ class ExportedGraph:
     leaves: list[str | None]
     config: str | None
     output_dims: dict[str, list[str]]
+    outside: list[tuple[str, torch.Tensor]]
 
     def write(self, folder: Path) -> Exported:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,14 +108,20 @@ def export_graph(
     names = {} if tokens is None else {tokens: "tokens", "targets": "targets"}
     batch = Example(model, example, has_loss=loss is not None, names=names)
     notes: list[str] = []
+    seen = Seen(model)
     with without_cache(model), with_batched_experts(model):
-        made = _export(
-            model, batch, loss, notes, is_tokens=tokens is not None, by_samples=by_samples, weighs_rows=weighs_rows, makes_up_parts=makes_up_parts
-        )
+        try:
+            made = _export(
+                model, batch, loss, notes, seen, is_tokens=tokens is not None, by_samples=by_samples, weighs_rows=weighs_rows, makes_up_parts=makes_up_parts
+            )
+        finally:  # Also of one that cannot be traced for what an attribute keeps.
+            if seen.changed:
+                check_attributes(ForwardWithLoss(model, batch, loss), model, seen.changed, batch.tensors)
     if made.lowering.refused:
         raise UnsupportedOpsError(made.lowering.refused)
     description = _description(model, Path(), batch, made, notes)
-    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves, _config_json(model), made.outputs)
+    outside = list(seen.outside.tensors.values())
+    return ExportedGraph(made.lowering.text(), made.tensors, description, made.structure, made.leaves, _config_json(model), made.outputs, outside)
 
 
 def _config_json(model: torch.nn.Module) -> str | None:
@@ -137,12 +150,12 @@ class _Made:
     targets: list[str]
 
 
-def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], **options: bool) -> _Made:
+def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: list[str], seen: Seen, **options: bool) -> _Made:
     """Of any number of samples and tokens if the model can be, else of fewer kinds of batches."""
     tries = [(True, True), (True, False), (False, False)] if example.seq_len is not None else [(True, False), (False, False)]
     for any_batch, any_length in tries:
         try:
-            return _Exporter(model, example, loss, **options).run(any_batch=any_batch, any_length=any_length)
+            return _Exporter(model, example, loss, seen, **options).run(any_batch=any_batch, any_length=any_length)
         except InexpressibleError as error:
             where = f"{error.source}: " if error.source else ""
             if error.of_values:
@@ -153,9 +166,10 @@ def _export(model: torch.nn.Module, example: Example, loss: Loss | None, notes: 
 
 class _Exporter:
     def __init__(
-        self, model: torch.nn.Module, example: Example, loss: Loss | None, *, is_tokens: bool, by_samples: bool, weighs_rows: bool, makes_up_parts: bool
+        self, model: torch.nn.Module, example: Example, loss: Loss | None, seen: Seen, *, is_tokens: bool, by_samples: bool, weighs_rows: bool,
+        makes_up_parts: bool,
     ):
-        self._module = ForwardWithLoss(model, example, loss)
+        self._module = ForwardWithLoss(model, example, loss, around=seen)
         self._example = example
         self._is_tokens = is_tokens
         self._by_samples = by_samples
@@ -172,7 +186,7 @@ class _Exporter:
         self._fixed = {name for name, p in model.named_parameters() if not p.requires_grad}
 
     def run(self, *, any_batch: bool, any_length: bool) -> _Made:
-        program = trace(self._module, self._example, any_batch=any_batch, any_length=any_length, keeps=lambda op: TABLE.find(op) is not None)
+        program = trace(self._module, self._example, any_batch=any_batch, any_length=any_length, keeps=_stays)
         self._signature = program.graph_signature
         self._state = {**program.state_dict, **program.constants}
         graph = program.graph
@@ -221,6 +235,8 @@ class _Exporter:
         return None
 
     def _input(self, node: torch.fx.Node, leaf: Leaf) -> Value:
+        if is_complex(node):
+            raise InputError(f"the batch's {leaf.name} has complex numbers; give pairs of real ones, torch.view_as_real(...), and make complex ones of them in the forward")
         dtype, dims = self._g.type_of(node.meta["val"])
         declared = "i32" if self._is_tokens else dtype
         self._inputs.append(GraphInput(leaf.name, leaf.path, declared, [text(d) for d in dims]))
@@ -232,6 +248,14 @@ class _Exporter:
         name = self._name_of(target)
         if name not in self._values:
             tensor = self._state[target]
+            if tensor.is_complex() and (role == "parameter" or target in self._signature.buffers_to_mutate.values()):
+                raise InputError(
+                    f"{role} {name} has complex numbers, which the training does not store; keep pairs of real ones, torch.view_as_real(...), and let the "
+                    "forward make complex ones of them: torch.view_as_complex(...)"
+                )
+            if tensor.is_complex():  # The file and the graph have the pairs of a buffer as a table.
+                self._values[name] = self._table(tensor)
+                return self._values[name]
             self._values[name] = self._param(name, tensor, role, module=name.rpartition(".")[0])
         return self._g.cast(self._values[name], self._g.type_of(node.meta["val"])[0])
 
@@ -244,18 +268,26 @@ class _Exporter:
             raise InputError(f"{role} {name} has the shape {list(tensor.shape)}, which is empty")
         self._tensors[name], self._roles[name] = tensor, role
         init = init_of(tensor)
-        attrs: dict[str, Any] = {"init": init} if role == "parameter" or not init.startswith("normal") else {}
+        if init is None and role == "parameter":
+            raise InputError(f"parameter {name} has values that are not finite (NaN or infinity); load or initialize the model's weights")
+        attrs: dict[str, Any] = {"init": init} if init is not None and (role == "parameter" or not init.startswith("normal")) else {}
         if role != "parameter":
             attrs["role"] = Word("buffer")
         return self._g.add("param", [], [("f32", tuple(tensor.shape))], symbol=name, name=name, module=module, **attrs)[0]
 
     def _table(self, tensor: torch.Tensor) -> Value:
+        """Of complex numbers their pairs."""
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj()).contiguous()
         return self._param(f"tables.{sum(role == 'table' for role in self._roles.values())}", tensor, "table", "")
 
     def _end(self, program: torch.export.ExportedProgram, returned: list[Any]) -> dict[str, list[str]]:
         """Adds the outputs; returns the dims of those that the model returns beside its loss, by name."""
         num_changed = len(self._signature.output_specs) - len(self._signature.user_outputs)
         names = list(self._module_output_names(program))
+        for name, node in zip(names, program.graph.output_node().args[0][num_changed:]):
+            if isinstance(node, torch.fx.Node) and is_complex(node):
+                raise InputError(f"the model returns complex numbers as {name!r}; return torch.view_as_real(...) of them")
         values = dict(zip(names, returned[num_changed:]))
         g = self._g
         g.module = g.source = ""
@@ -328,9 +360,13 @@ class _Exporter:
         return list(program.call_spec.out_spec.context)  # of the dict that ForwardWithLoss returns
 
 
+def _stays(op: str) -> bool:
+    """Whether the op is not made of simpler ones: those with a row; and Fourier transforms, whose parts PyTorch traces for one number of samples only."""
+    return TABLE.find(op) is not None or _FOURIER.match(op) is not None
+
+
 def _has_row(node: torch.fx.Node) -> bool:
-    name = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "__name__", "")
-    return name == "getitem" or TABLE.find(name) is not None
+    return node.target is operator.getitem or TABLE.find(name_of_row(node)) is not None
 
 
 def _owners(model: torch.nn.Module) -> dict[str, str]:
@@ -344,10 +380,12 @@ def _description(model: torch.nn.Module, folder: Path, example: Example, made: _
     in_graph = set(made.tensors)
     if unused := [name for name, _ in model.named_parameters() if name not in in_graph]:
         notes.append(f"the graph leaves out {', '.join(unused)}: nothing that the model returns depends on them")
-    if of_libtorch := made.lowering.unmapped:
-        names = Counter(op.op for op in of_libtorch)
-        listed = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in sorted(names.items()))
+    of_libtorch = Counter(op.op for op in made.lowering.unmapped if op.op not in made.lowering.foreign)
+    if of_libtorch:
+        listed = ", ".join(name if n == 1 else f"{name} ({n} times)" for name, n in sorted(of_libtorch.items()))
         notes.append(f"LibTorch computes {listed}, which the graph has no op for: as a rule whole on every rank, however the batch is split")
+    if made.lowering.foreign:
+        notes.append(note_on(made.lowering.foreign))
     any_batch, any_length = (any(s in i.dims for i in made.inputs) for s in ("B", "S"))
     # Others may have the same extent and no tokens; which they are is not known.
     dims = {i.name: i.dims for i in made.inputs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,17 +40,26 @@ class Returned:
 
 
 class ForwardWithLoss(torch.nn.Module):  # type: ignore[misc]
-    """Of the tensors of a batch by name, the loss and what else the model returns, tensors by name."""
+    """Of the tensors of a batch by name, the loss and what else the model returns, tensors by name.
 
-    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None):
+    Args:
+        model: The model.
+        example: A batch of it.
+        loss: Of what it returns; None: it returns it.
+        around: What both are called in.
+    """
+
+    def __init__(self, model: torch.nn.Module, example: Example, loss: Loss | None, around: AbstractContextManager[Any] | None = None):
         super().__init__()
         self.model = model
         self.returned = Returned()
         self._example = example
         self._loss = loss
+        self._around = around or nullcontext()
 
     def forward(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        loss, outputs = self._computed(tensors)
+        with self._around:
+            loss, outputs = self._computed(tensors)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             what = "the model's loss" if self._loss is None else "what loss= returns"
             raise InputError(f"{what} is {_described(loss)}; wanted a tensor with one element")

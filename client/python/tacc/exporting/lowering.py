@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from tacc.exporting.aten import RefusedError, add_aten_node
+from tacc.exporting.aten import add_aten_node
 from tacc.exporting.builder import Builder
 from tacc.exporting.extents import BATCH, Extent, Extents, InexpressibleError
+from tacc.exporting.foreign import RefusedError, is_of_libtorch, library_of
 from tacc.exporting.graph_text import Value
 from tacc.exporting.limits import Limit, Lookup
 from tacc.exporting.results import Unmapped
@@ -31,6 +32,19 @@ DTYPES = {
     torch.bool: "bool",
 }
 
+
+def is_complex(node: torch.fx.Node) -> bool:
+    """Whether it makes complex numbers."""
+    made = node.meta.get("val")
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in (made if isinstance(made, (list, tuple)) else [made]))
+
+
+def name_of_row(node: torch.fx.Node) -> str:
+    """Under which the table has it: the op's name, behind `complex.` if it takes or makes complex numbers."""
+    name = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "__name__", str(node.target))
+    return f"complex.{name}" if any(map(is_complex, [node, *node.all_input_nodes])) else name
+
+
 class Lowering(Builder):
     """Makes a graph of FX nodes, in order. Rows call its methods; `node` is the FX node that is being lowered."""
 
@@ -44,6 +58,7 @@ class Lowering(Builder):
         self.means: dict[Value, tuple[Value, Value]] = {}  # a mean -> the sum and the number of what it is taken of
         self.lookups: list[Lookup] = []  # of ids in tables, and of targets among classes
         self.unmapped: list[Unmapped] = []  # nodes `aten`
+        self.foreign: dict[str, str | None] = {}  # ops of other libraries among them -> the library, where it is known
         self.refused: list[Unmapped] = []  # what cannot be a node at all
         self._values: dict[torch.fx.Node, Any] = {}
         self._num_dropouts = 0
@@ -78,7 +93,7 @@ class Lowering(Builder):
         args = tuple(self._argument(a) for a in node.args)
         kwargs = {key: self._argument(a) for key, a in node.kwargs.items()}
         try:
-            return self._table.call(self, name, args, kwargs)
+            return self._table.call(self, name_of_row(node), args, kwargs)
         except NoRowError as error:
             reason = str(error)
         try:
@@ -87,12 +102,14 @@ class Lowering(Builder):
             self.refused.append(Unmapped(name, str(error), self.source, self.module))
             return self._stand_in(node)
         self.unmapped.append(Unmapped(name, reason, self.source, self.module))
+        if not is_of_libtorch(node.target):
+            self.foreign[name] = library_of(node.target)
         return made
 
     def _stand_in(self, node: torch.fx.Node) -> Any:
         """Values for what a refused op makes, so that all refused ones are found at once."""
         made = node.meta["val"]
-        values = [self.constant(0, *self.type_of(v)) if v.dtype in DTYPES else None for v in (made if isinstance(made, (list, tuple)) else [made])]
+        values = [self.constant(0, *self.type_of(v)) if v.is_complex() or v.dtype in DTYPES else None for v in (made if isinstance(made, (list, tuple)) else [made])]
         return values if isinstance(made, (list, tuple)) else values[0]
 
     def _argument(self, argument: Any) -> Any:
@@ -112,6 +129,9 @@ class Lowering(Builder):
     # What rows ask.
 
     def type_of(self, value: torch.Tensor) -> tuple[str, list[Extent]]:
+        """Of complex numbers that of their pairs."""
+        if value.is_complex():
+            return "f32", [*(self.extents.of(d) for d in value.shape), 2]
         if value.dtype not in DTYPES:
             raise NoRowError(f"a graph has no elements of type {value.dtype}")
         return DTYPES[value.dtype], [self.extents.of(d) for d in value.shape]
@@ -129,6 +149,18 @@ class Lowering(Builder):
     @property
     def dims(self) -> list[Extent]:
         return self.result[1]
+
+    def complex_operands(self, node: torch.fx.Node) -> set[Value]:
+        """Those of its operands that are complex numbers. Raises NoRowError if one of them is an operand of real numbers too."""
+        complex_ones = {self._values[n] for n in node.all_input_nodes if is_complex(n)}
+        if any(self._values[n] in complex_ones for n in node.all_input_nodes if not is_complex(n)):
+            raise NoRowError("takes the same numbers as complex ones and as pairs of real ones")
+        return complex_ones
+
+    def is_complex(self, argument: int) -> bool:
+        """Whether the FX node's argument is a complex tensor."""
+        given = self.node.args[argument]
+        return isinstance(given, torch.fx.Node) and is_complex(given)
 
     def looks_up(self, ids: Value, rows: Extent, ignored: int | None = None) -> None:
         """Notes that these are numbers from 0 to below `rows`, or the one that is ignored."""

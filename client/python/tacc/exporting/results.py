@@ -116,18 +116,18 @@ class Exported:
     folder: Path
     inputs: list[GraphInput]
     outputs: list[str]
-    parameters: list[str]
-    buffers: list[str]
-    changed_buffers: list[str]
-    tables: list[str]
-    aliases: dict[str, str]
-    frozen: list[str]
+    parameters: list[str] = field(repr=False)
+    buffers: list[str] = field(repr=False)
+    changed_buffers: list[str] = field(repr=False)
+    tables: list[str] = field(repr=False)
+    aliases: dict[str, str] = field(repr=False)
+    frozen: list[str] = field(repr=False)
     seq_len: int
     any_batch: bool
     any_length: bool
     splittable: bool
     samples_meet: bool
     targets: list[str]
-    units: list[str]
+    units: list[str] = field(repr=False)
     notes: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)

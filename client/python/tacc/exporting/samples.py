@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tacc.exporting.aten import dims_along
 from tacc.exporting.extents import BATCH, Extent, product
 from tacc.exporting.graph_text import Node, Value
 
@@ -62,7 +63,10 @@ def samples_meet_in(node: Node) -> bool:
     given = [v for v in node.operands if places(v)]
     if not given:
         return False
-    if node.op == "aten" or any(len(places(v)) != 1 for v in (*given, *node.results)):
+    if node.op == "aten":
+        met, batch = dims_along(node), places(node.operands[0])
+        return met is None or len(batch) != 1 or batch[0] in met or any(places(v) != batch for v in node.results)
+    if any(len(places(v)) != 1 for v in (*given, *node.results)):
         return True
     if node.op == "einsum":
         labels = node.attrs["spec"].split("->")[0].split(",")

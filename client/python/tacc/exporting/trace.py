@@ -4,26 +4,54 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from io import StringIO
 from typing import Any
 
 import torch
 
 from tacc.errors import InputError
+from tacc.exporting.attributes import Kept, Key
 from tacc.exporting.decompose import decompose
 from tacc.exporting.example import Example
 from tacc.exporting.forward import ForwardWithLoss
 from tacc.exporting.functions import Functions
+from tacc.exporting.outside import Outside
 from tacc.exporting.recurrent import split_layers
 from tacc.exporting.results import ExportError
 from tacc.exporting.source import innermost
 
 WHAT_TO_DO = (
-    "a graph is one computation for every batch: what depends on the values of tensors must be computed by tensors (torch.where, a mask) and not by "
-    "`if`, `while`, `.item()`, or indexing with a mask"
+    "a graph is one computation for every batch: what depends on the values of tensors must be computed by tensors (torch.where, a product with a mask, a "
+    "fixed number by topk) and not by `if`, `while`, `.item()`, or indexing with a mask"
 )
+
+
+class Seen(AbstractContextManager[None]):
+    """What a model's forward does beside its computation, while it is traced inside.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        changed: The attributes that its forward has changed; they are as they were before again.
+        outside: Tensors that are none of its own.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self.changed: dict[Key, str] = {}
+        self.outside = Outside()
+
+    def __enter__(self) -> None:
+        self._kept = Kept(self._model)
+        self.outside.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.outside.__exit__(*error)
+        self.changed |= self._kept.changed()
+        self._kept.restore()
 
 
 def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_length: bool, keeps: Callable[[str], bool]) -> torch.export.ExportedProgram:
@@ -65,10 +93,21 @@ def trace(module: ForwardWithLoss, example: Example, *, any_batch: bool, any_len
 def _program(module: ForwardWithLoss, tensors: dict[str, torch.Tensor], shapes: dict[str, Any]) -> torch.export.ExportedProgram:
     functions = Functions()
     while True:
-        with functions.traced():
+        with functions.traced(), _distributions_as_given():
             program = torch.export.export(module, (tensors,), dynamic_shapes=(shapes,), strict=False)
         if not functions.judge():
             return program
+
+
+@contextmanager
+def _distributions_as_given() -> Iterator[None]:
+    """torch.distributions would look at the values of their parameters, which a trace has not."""
+    validates = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(validates)
 
 
 def _drop_checks(graph: torch.fx.Graph) -> None:
@@ -85,7 +124,11 @@ def _explained(error: Exception) -> str:
     kind = type(error).__name__
     data_dependent = "data-dependent" in str(error).lower() or "GuardOnDataDependent" in kind or "item()" in str(error)
     advice = f"; {WHAT_TO_DO}" if data_dependent else ""
-    return f"{line + ': ' if line else ''}torch.export cannot trace this: {said}{advice}"
+    if "numpy" in said:
+        advice = "; a graph has what torch computes alone: compute it by torch's functions, or before the model, in the batch"
+    elif "must be Tensor, not" in said:
+        advice = "; a batch has tensors or arrays where the model computes with them: give torch.tensor(...) in place of a list or a number"
+    return f"{line.removesuffix(':') + ': ' if line else ''}torch.export cannot trace this: {said}{advice}"
 
 
 def _line_of(error: BaseException | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+_LOOKED_AT = 1 << 20
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -52,10 +54,13 @@ def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def init_of(tensor: torch.Tensor) -> str:
-    """An initial value of which the tensor may be a draw: all alike, or normal."""
-    values = tensor.detach().float()
-    first = values.flatten()[0].item()
-    if bool((values == first).all()):
-        return {0.0: "zeros", 1.0: "ones"}.get(first, f"constant({first!r})")
-    return f"normal({values.std().item():.6g})"
+def init_of(tensor: torch.Tensor) -> str | None:
+    """An initial value of which the tensor may be a draw: all alike, or normal. None: the values that were looked at are not all finite. It looks at
+    so many of a large tensor, unless those are all alike."""
+    flat = tensor.detach().flatten()
+    looked_at = flat[:: max(1, flat.numel() // _LOOKED_AT)].float()
+    first = looked_at[0].item()
+    if bool((looked_at == first).all()) and bool((flat == flat[0]).all()):
+        return {0.0: "zeros", 1.0: "ones"}.get(first, f"constant({first!r})") if math.isfinite(first) else None
+    std = looked_at.double().std().item()
+    return f"normal({std:.6g})" if math.isfinite(std) else None

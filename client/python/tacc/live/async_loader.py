@@ -8,12 +8,16 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tacc.errors import InputError
 from tacc.live.pad import bucket_lengths, pad_batch
-from tacc.live.session import Session, StagedBatch
+from tacc.live.session import Session
 
+if TYPE_CHECKING:  # It needs torch.
+    from tacc.accelerating.ahead import Ahead
+
+_MISSED = 2  # So many batches staged in vain, as for a loop that makes others of them, are the last of an epoch.
 _STOP_SECONDS = 1.0  # A loop that ends early waits so long for the batch that is read.
 
 
@@ -22,6 +26,36 @@ class _End:
     """Behind the last batch: what the loader raised, if it did."""
 
     error: BaseException | None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A batch that lies ready.
+
+    Attributes:
+        batch: What the loop gets.
+        state: Where the loader stands behind it.
+        ahead: Of a model: where the ranks read it.
+    """
+
+    batch: Any
+    state: bytes
+    ahead: Ahead | None = None
+
+
+class _Reading:
+    """What an iteration and its thread share.
+
+    Args:
+        prefetch: As of AsyncLoader.
+    """
+
+    def __init__(self, prefetch: int):
+        self.ready: queue.Queue[Any] = queue.Queue()
+        self.room = threading.Semaphore(prefetch)  # Batches that may still be made ready.
+        self.stop = threading.Event()
+        self.session: Session | None = None  # In whose memory they may lie.
+        self.num_missed = 0  # Batches that were staged for a model, one behind the other, of which it made no use.
 
 
 class AsyncLoader:
@@ -43,7 +77,9 @@ class AsyncLoader:
         session: Where they go: a session, or a model of `tacc.accelerate`, which gives them as they are. With anything else, as the device of scripts
             that move batches by themselves, checkpoints do not know where the loader stands.
         transform: Makes the arrays of `Session.inputs` from what the loader gives. None: it gives them, by name.
-        prefetch: How many lie ready, for a model of `tacc.accelerate`. A session has memory for one.
+        prefetch: How many lie ready, beside the one that is trained on: each takes the memory of a batch (`Session.bytes_per_step`) where the ranks read
+            it, from the first that lies there on, and of a model of `tacc.accelerate` that of its tensors too. A session has room for 60 batches of all
+            loaders that are read at once, the ones that are trained on included; those of a model that find none go to the ranks in the step.
         buckets: Lengths that samples are filled up to, the next one each, along dim 1: [128, 256, 512], or the longest, for the powers of two below it.
             None: `Session.lengths`. A model of `tacc.accelerate(..., buckets=)` fills batches up by itself.
         pad_value_dict: What fills them up, by name: `{"tokens": 0, "targets": -1}`. What it does not name stays as it is.
@@ -80,71 +116,107 @@ class AsyncLoader:
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch; the next time it is the next one."""
         model = self._model
+        if self._thread is not None:
+            self._thread.join()  # It reads the same loader.
         is_training = model is not None and model.training  # Where a loader of evaluations stands, nobody goes on.
         if is_training and model.num_rewinds != self._num_rewinds:
             self._num_rewinds = model.num_rewinds
             self._load(model.session.state or b'{"epoch": 0, "batches": 0}')
-        if self._thread is not None:
-            self._thread.join()  # It reads the same loader.
-        ready: queue.Queue[Any] = queue.Queue(maxsize=self._prefetch if self._session is None else 1)
-        stop = threading.Event()
-        self._thread = thread = threading.Thread(target=self._read, args=(ready, stop), daemon=True, name="tacc-loader")
+        reading = _Reading(self._prefetch)
+        self._let_stage(reading)
+        self._thread = thread = threading.Thread(target=self._read, args=(reading,), daemon=True, name="tacc-loader")
         thread.start()
-        given: Any = None
+        given: _Given | None = None
         try:
-            while not isinstance(item := ready.get(), _End):
-                self._drop(given)  # Nobody has used it.
-                given, state = item
+            while not isinstance(item := reading.ready.get(), _End):
+                given = item
+                reading.room.release()
                 if is_training or (model is not None and model.training):  # Some loops call train() behind this.
-                    model.loader_state = state
-                yield given
+                    model.loader_state = given.state
+                if model is not None:
+                    model.batch_ahead = given.ahead
+                yield given.batch
+                if given.ahead is not None:
+                    reading.num_missed = 0 if given.ahead.is_used else reading.num_missed + 1
+                self._drop(given)  # If nobody has used it.
+                given = None
+                self._let_stage(reading)
             if item.error is not None:
                 raise item.error
             self.epoch += 1
             self._num_before = 0
         finally:
-            stop.set()
-            self._drain(ready)
-            self._drop(given)
+            reading.stop.set()
+            reading.room.release()
+            self._drain(reading)
+            if given is not None:
+                self._drop(given)
+            if given is not None and model is not None and model.batch_ahead is given.ahead:
+                model.batch_ahead = None  # It has the batch's tensors.
+            if reading.session is not None:
+                reading.session._allow(-1 - self._prefetch)
             thread.join(_STOP_SECONDS)  # Not longer: a loader may wait for what never comes.
 
-    def _drain(self, ready: queue.Queue[Any]) -> None:
+    def _let_stage(self, reading: _Reading) -> None:
+        """Batches of the reader may lie in a session's memory, once there is one."""
+        session = self._session if self._model is None else self._model.session_ahead
+        if reading.session is not None or session is None:
+            return
+        try:
+            session._allow(1 + self._prefetch)  # One of them is trained on.
+        except InputError:
+            if self._model is None:
+                raise
+            return  # They go to the ranks in the step.
+        reading.session = session
+
+    def _drain(self, reading: _Reading) -> None:
         """Gives back what nobody will take."""
         while True:
             try:
-                left = ready.get_nowait()
+                left = reading.ready.get_nowait()
             except queue.Empty:
                 return
             if not isinstance(left, _End):
-                self._drop(left[0])
+                self._drop(left)
 
-    def _drop(self, batch: Any) -> None:
-        if self._session is not None and isinstance(batch, StagedBatch):
-            self._session.discard(batch)
+    def _drop(self, given: _Given) -> None:
+        if self._session is not None:
+            self._session.discard(given.batch)
+        if given.ahead is not None:
+            given.ahead.discard()
 
-    def _read(self, ready: queue.Queue[Any], stop: threading.Event) -> None:
+    def _read(self, reading: _Reading) -> None:
         last: BaseException | None = None
+        reading.room.acquire()
         try:
             for number, batch in enumerate(self._loader, 1 if not self._keeps_state else self._num_before + 1):
-                if stop.is_set():
+                if reading.stop.is_set():
                     return
                 if number <= self._num_before:
                     continue
-                made, state = self._transform(batch), self._state(number)
-                if self._fills:
-                    made = pad_batch(made, self._fills, self._lengths)
-                if self._session is not None:
-                    made = self._session.stage(made)
-                    made.state = state
-                ready.put((made, state))
-                if stop.is_set():  # Since it was looked at above.
-                    self._drain(ready)
+                reading.ready.put(self._made(batch, self._state(number), reading))
+                reading.room.acquire()
+                if reading.stop.is_set():
+                    self._drain(reading)  # It may have ended before the last one was there.
                     return
         except BaseException as error:  # It is the consumer's.
             last = error
-        ready.put(_End(last))
-        if stop.is_set():
-            self._drain(ready)
+        reading.ready.put(_End(last))
+        if reading.stop.is_set():
+            self._drain(reading)
+
+    def _made(self, batch: Any, state: bytes, reading: _Reading) -> _Given:
+        """What a batch of the loader becomes, staged if there is a session."""
+        made = self._transform(batch)
+        if self._fills:
+            made = pad_batch(made, self._fills, self._lengths)
+        if self._session is not None:
+            staged = self._session.stage(made)
+            staged.state = state
+            return _Given(staged, state)
+        is_wanted = reading.session is not None and reading.num_missed < _MISSED
+        return _Given(made, state, self._model.stage_ahead(made) if is_wanted else None)
 
     def _state(self, num_batches: int) -> bytes:
         state: dict[str, Any] = {"epoch": self.epoch, "batches": num_batches}

@@ -9,6 +9,7 @@ import secrets
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,7 +29,8 @@ if TYPE_CHECKING:  # Imported when used, so that the names are there without it.
 
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 3.0  # A session that waits so long says for what.
-_SLOTS = 4  # Batches that lie in memory: of a loader one is computed on, one waits, one is written; and one that the caller gives between.
+_SLOTS = 4  # Batches that lie in memory beside those of loaders.
+_MOST_SLOTS = 64  # With these. Memory that no batch has lain in yet takes none.
 
 
 class SessionRestartedError(TaccError):
@@ -38,11 +40,17 @@ class SessionRestartedError(TaccError):
 
     Attributes:
         step: Updates that the training has done.
+        why: What was seen of the loss.
     """
 
-    def __init__(self, step: int, why: str):
+    def __init__(self, step: int, why: str, what_to_do: str = "go on from there, with Session.state"):
         self.step = step
-        super().__init__(f"the job has begun again after step {step}: {why}; go on from there, with Session.state")
+        self.why = why
+        super().__init__(f"the job has begun again after step {step}: {why}; {what_to_do}")
+
+
+class _MemoryIsNewError(LinkBrokenError):
+    """The ranks are reached, and are connected to again to get the memory; nothing is wrong."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,11 @@ class StagedBatch:
         self.num_micro_batches = len(buckets)
         self.state: bytes | None = None
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a command has had it, or it was discarded."""
+        return self._is_used
+
 
 # A batch, or one for each of its micro-batches.
 Batch = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -142,7 +155,7 @@ class Session:
     Args:
         job: The job.
         timeout: Seconds to wait until it runs. None: as long as it takes.
-        shared_memory: Whether ranks of this machine get batches through memory that both map. False: over TCP, as elsewhere.
+        shared_memory: Whether ranks of this machine get batches through memory that both map. False: over the connection, as elsewhere.
 
     Raises:
         ConflictError: The job's data is a folder.
@@ -181,13 +194,17 @@ class Session:
         self._slots: Slots | None = None
         self.learning_rates: list[float] = []
         """Peaks of the job's learning rates: `train.learning_rate`, and those of `train.param_groups`."""
+        self.momenta: list[float] = []
+        """Of these, those of parameters whose optimizer has a momentum (the beta1 of Adam and Lion)."""
         self.last_update: StepResult | None = None
         """What the newest update gave that was waited for."""
         self._fields: dict[str, Any] = {}  # Of the command under way, beside its batch.
         self._update_under_way: tuple[bytes | None, bool] | None = None  # Its state, and whether all ranks have it.
         self._answers: list[tuple[dict[str, Any], bytearray]] = []
-        self._free: list[int] = []
+        self._free: list[int] = []  # The last one was used last, so that no more memory is touched than batches lie in at once.
+        self._num_allowed = _SLOTS  # So many may be taken at once.
         self._freed = threading.Condition()
+        _OPEN.add(self)
         try:
             self._connect(timeout)
         except BaseException:
@@ -200,6 +217,11 @@ class Session:
     def client(self) -> Client:
         """Of the coordinator that has the job."""
         return self._job._client
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the ranks answer without a new connection, as far as is known."""
+        return bool(self._links) and not self._is_closed
 
     @property
     def micro_batch_size(self) -> int:
@@ -226,7 +248,7 @@ class Session:
         found = [slots.arrays(one, rows) for one in given]
         buckets = [bucket for bucket, _ in found] * (1 if len(given) == count else count)
         with self._freed:
-            self._freed.wait_for(lambda: self._free or self._is_closed)
+            self._freed.wait_for(lambda: self._num_taken < self._num_allowed or self._is_closed)
             if self._is_closed:
                 raise TaccError("the session is closed")
             slot = self._free.pop()
@@ -288,6 +310,21 @@ class Session:
                 self._freed.notify()
 
     @property
+    def _num_taken(self) -> int:
+        """Batches that lie in memory."""
+        return _MOST_SLOTS - len(self._free)
+
+    def _allow(self, count: int) -> None:
+        """Lets so many batches more lie in memory at once, as those that a loader reads ahead; below 0: as many less. InputError: there is no room."""
+        with self._freed:
+            if self._num_allowed + count > _MOST_SLOTS:
+                raise InputError(
+                    f"a session has room for {_MOST_SLOTS - self._num_allowed} batches more, and {count} are to lie in memory: give AsyncLoader a smaller prefetch"
+                )
+            self._num_allowed += count
+            self._freed.notify_all()
+
+    @property
     def bytes_per_step(self) -> tuple[int, list[int]]:
         """Bytes of a batch, of the longest samples, in the memory that ranks share, and those that each rank reads of it, or gets by TCP."""
         of_ranks = self._laid_out().buckets[0].parts
@@ -297,7 +334,7 @@ class Session:
 
     def step(
         self, batch: Batch | StagedBatch, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None,
-        max_grad_norm: float | None = None, optimizer_step: int | None = None,
+        momenta: Mapping[float, float] | None = None, max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> StepResult:
         """A step: forward and backward of all micro-batches, and the update.
 
@@ -305,6 +342,7 @@ class Session:
             batch: As of `stage`, or what it returned.
             state: What the caller needs to go on after this step, as the position of its loader: a checkpoint keeps it.
             learning_rates: As of `update`.
+            momenta: As of `update`.
             max_grad_norm: As of `update`.
             optimizer_step: As of `update`.
 
@@ -315,7 +353,7 @@ class Session:
         """
         if isinstance(batch, StagedBatch) and state is None:
             state = batch.state
-        fields = self._update_fields(learning_rates, 1.0, max_grad_norm, optimizer_step)
+        fields = self._update_fields(learning_rates, momenta, 1.0, max_grad_norm, optimizer_step)
         return self._updated(self._ask("step", batch, state, fields=fields), state)
 
     def micro_batch(self, batch: Batch | StagedBatch, *, micro_batches: int = 1) -> MicroBatchResult:
@@ -333,14 +371,15 @@ class Session:
         return MicroBatchResult(number(answer, "loss_sum"), answer["target_tokens"])
 
     def update(
-        self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, gradient_factor: float = 1.0,
-        max_grad_norm: float | None = None, optimizer_step: int | None = None,
+        self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, momenta: Mapping[float, float] | None = None,
+        gradient_factor: float = 1.0, max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> StepResult:
         """The update by the gradients of the micro-batches since the last one: clipping, learning rate, optimizer.
 
         Args:
             state: As of `step`.
             learning_rates: By a peak of `learning_rates`: what the update is made with in place of what the schedule says.
+            momenta: By a peak of `momenta`: the momentum, or the beta1 of Adam and Lion, in place of the job's.
             gradient_factor: What the gradients, of the mean over the targets of all micro-batches, are multiplied by before they are clipped.
             max_grad_norm: What their norm is clipped to. None: `train.max_grad_norm`.
             optimizer_step: Updates that the optimizer counts before this one, as those that loaded states have had. None: those of the training.
@@ -348,23 +387,24 @@ class Session:
         Raises:
             InputError: The job has no such learning rate.
         """
-        fields = self._update_fields(learning_rates, gradient_factor, max_grad_norm, optimizer_step)
+        fields = self._update_fields(learning_rates, momenta, gradient_factor, max_grad_norm, optimizer_step)
         return self._updated(self._ask("update", None, state, fields=fields), state)
 
     def begin_update(
-        self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, gradient_factor: float = 1.0,
-        max_grad_norm: float | None = None, optimizer_step: int | None = None,
+        self, *, state: bytes | None = None, learning_rates: Mapping[float, float] | None = None, momenta: Mapping[float, float] | None = None,
+        gradient_factor: float = 1.0, max_grad_norm: float | None = None, optimizer_step: int | None = None,
     ) -> None:
         """As `update`, without waiting for it: `end_update` does, or the next command, whose errors are then the update's too.
 
         Args:
             state: As of `update`.
             learning_rates: As of `update`.
+            momenta: As of `update`.
             gradient_factor: As of `update`.
             max_grad_norm: As of `update`.
             optimizer_step: As of `update`.
         """
-        fields = self._update_fields(learning_rates, gradient_factor, max_grad_norm, optimizer_step)
+        fields = self._update_fields(learning_rates, momenta, gradient_factor, max_grad_norm, optimizer_step)
         self._begin(fields)
         try:
             self._send("update", None, state)
@@ -381,7 +421,8 @@ class Session:
         self._updated(self._checked(self._answered("update", None, state, is_sent=is_sent)), state)
 
     def _update_fields(
-        self, learning_rates: Mapping[float, float] | None, gradient_factor: float, max_grad_norm: float | None, optimizer_step: int | None
+        self, learning_rates: Mapping[float, float] | None, momenta: Mapping[float, float] | None, gradient_factor: float,
+        max_grad_norm: float | None, optimizer_step: int | None,
     ) -> dict[str, Any]:
         numbers = {"learning_rates": [*(learning_rates or {}).values()], "gradient_factor": [gradient_factor], "max_grad_norm": [max_grad_norm or 0.0]}
         if wrong := [name for name, values in numbers.items() if not all(map(math.isfinite, values))]:
@@ -390,7 +431,16 @@ class Session:
             raise InputError(f"max_grad_norm is {max_grad_norm!r}; wanted 0 or more")
         if unknown := [peak for peak in learning_rates or () if peak not in self.learning_rates]:
             raise InputError(f"no parameters have the learning rate {unknown[0]!r}; there are {', '.join(map(repr, self.learning_rates))}")
+        if unknown := [peak for peak in momenta or () if peak not in self.momenta]:
+            raise InputError(
+                f"no parameters of the learning rate {unknown[0]!r} have a momentum that an update may change; there are "
+                f"{', '.join(map(repr, self.momenta)) or 'none'}"
+            )
+        if wrong_momenta := [value for value in (momenta or {}).values() if not 0 <= value < 1]:
+            raise InputError(f"momenta has {wrong_momenta[0]!r}; wanted 0 or more, below 1")
         fields: dict[str, Any] = {}
+        if momenta:
+            fields["momenta"] = [[peak, momentum] for peak, momentum in momenta.items()]
         if learning_rates:
             fields["learning_rates"] = [[peak, rate] for peak, rate in learning_rates.items()]
         if gradient_factor != 1.0:
@@ -406,7 +456,7 @@ class Session:
         self._ask("discard", None)
 
     def forward(self, batch: Batch | StagedBatch, *, micro_batches: int | None = None, outputs: Sequence[str] = ()) -> ForwardResult:
-        """The loss of a batch by the weights as they are, without dropout, and what the model returns.
+        """The loss of a batch by the weights as they are, or by their average (`train.ema_decay`), without dropout, and what the model returns.
 
         Args:
             batch: As of `stage`.
@@ -621,7 +671,7 @@ class Session:
                 self._disconnect()
                 if end is not None and time.monotonic() > end:
                     raise AnswerTimeoutError(f"{self._job.id} runs, but its ranks cannot be reached: {error}") from None
-                if told_at is not None and time.monotonic() > told_at:
+                if told_at is not None and time.monotonic() > told_at and not isinstance(error, _MemoryIsNewError):
                     print(f"tacc: {self._job.id} runs; trying to reach its ranks: {error}", file=sys.stderr)
                     told_at = None
                 time.sleep(_POLL_SECONDS)
@@ -642,9 +692,18 @@ class Session:
             if end is not None and time.monotonic() > end:
                 raise AnswerTimeoutError(f"{self._job.id} does not run yet: {phase}")
             if told_at is not None and time.monotonic() > told_at and (reason := self._job.status().reason):
-                print(f"tacc: {self._job.id} is {phase}: {reason}", file=sys.stderr)
+                print(f"tacc: {self._job.id} is {phase}: {reason}{self._own_jobs()}", file=sys.stderr)
                 told_at = None
             time.sleep(_POLL_SECONDS)
+
+    def _own_jobs(self) -> str:
+        """Who has workers that this job may wait for, if it is this process."""
+        others = [s._job for s in list(_OPEN) if s is not self and s._attempt and not s._is_closed and s.client.address == self.client.address]
+        try:
+            own = ", ".join(sorted(job.id for job in others if job.status().phase not in calls.ENDED))
+        except TaccError:  # The waiting goes on without it.
+            return ""
+        return f". This process itself has workers, for {own}: model.close(), or Session.finish(), ends such a job and frees them" if own else ""
 
     def _disconnect(self) -> None:
         for link in self._links:
@@ -657,17 +716,19 @@ class Session:
         self.global_batch_size, self.num_micro_batches = first["global_batch_size"], first["num_micro_batches"]
         self.state = bytes(welcomes[0][1])
         self.outputs = list(dict.fromkeys(name for welcome, _ in welcomes for name in welcome["outputs"]))
-        self.learning_rates = sorted({peak for welcome, _ in welcomes for peak in welcome["learning_rates"]}, reverse=True)
+        self.learning_rates, self.momenta = (
+            sorted({peak for welcome, _ in welcomes for peak in welcome.get(kind, ())}, reverse=True) for kind in ("learning_rates", "momenta")
+        )
         if self._slots is not None:
             return  # A job keeps its layout.
         self._slots = Slots([welcome for welcome, _ in welcomes])
         self.inputs, self.lengths = self._slots.buckets[0].inputs, sorted(self._slots.lengths)
-        self._memory = Memory(_SLOTS * self._slots.size)
-        self._free = list(range(_SLOTS))
+        self._memory = Memory(_MOST_SLOTS * self._slots.size)
+        self._free = list(reversed(range(_MOST_SLOTS)))
         # The ranks have not got it yet.
         for link in self._links:
             if link.is_local:
-                raise LinkBrokenError("connect again with the memory")
+                raise _MemoryIsNewError("connect again with the memory")
 
     # --- Batches ------------------------------------------------------------------------------------------------------
 
@@ -683,6 +744,12 @@ class Session:
     def _place(self, slot: int, part: Part) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        assert self._memory is not None
+        memory = self._memory
+        if memory is None or memory.map.closed:  # Meanwhile, by another thread.
+            raise TaccError("the session is closed")
         begin = slot * self._laid_out().size + part.offset
-        return np.frombuffer(self._memory.map, part.dtype, part.size // part.dtype.itemsize, begin).reshape(part.shape)
+        return np.frombuffer(memory.map, part.dtype, part.size // part.dtype.itemsize, begin).reshape(part.shape)
+
+
+_OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_OPEN.clear)  # A child has begun none of them.

@@ -22,6 +22,7 @@ _CONNECT_SECONDS = 10.0
 _UNACKNOWLEDGED_MILLISECONDS = 60_000  # As a rank has it.
 _MAX_HEADER = 16 << 20  # A rank's welcome has a range for each part of an input.
 _TCP_INFO_BYTES, _DELIVERY_RATE = 232, 160  # struct tcp_info of <linux/tcp.h>, and tcpi_delivery_rate in it
+_UCRED_BYTES = 12  # struct ucred of <sys/socket.h>
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4  # of <linux/fcntl.h>
 
 
@@ -31,7 +32,15 @@ class LinkBrokenError(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank listens, as the coordinator says."""
+    """Where a rank listens, as the coordinator says.
+
+    Attributes:
+        rank: Its number.
+        local: Of its Unix socket: the path, or without a slash in front an abstract name.
+        host: For clients of other machines; empty: the Unix socket is all.
+        port: There.
+        token: That it wants to see.
+    """
 
     rank: int
     local: str
@@ -66,7 +75,7 @@ class Link:
     Args:
         endpoint: Where it listens.
         client: The same text whenever this client connects, another one in each client.
-        is_local: Whether to try the Unix socket of this machine first.
+        is_local: Whether it may read batches in memory of this machine, so that its Unix socket is tried first.
     """
 
     def __init__(self, endpoint: Endpoint, client: str, *, is_local: bool):
@@ -79,13 +88,13 @@ class Link:
         self._input.register(self._socket, select.POLLIN)
 
     def _connect(self, is_local: bool) -> tuple[socket.socket, bool]:
+        local = self._endpoint.local
+        name = local if local.startswith("/") else f"\0{local}"
+        if not self._endpoint.host:
+            return self._connect_locally(name), is_local
         if is_local:
-            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                local.connect(b"\0" + self._endpoint.local.encode())
-                return local, True
-            except OSError:  # The rank is on another machine.
-                local.close()
+            with contextlib.suppress(LinkBrokenError):  # The rank is on another machine.
+                return self._connect_locally(name), True
         try:
             remote = socket.create_connection((self._endpoint.host, self._endpoint.port), timeout=_CONNECT_SECONDS)
         except OSError as error:
@@ -99,6 +108,20 @@ class Link:
         # While something that was sent is not acknowledged, nobody asks; the kernel would send it again for a quarter of an hour.
         remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MILLISECONDS)
         return remote, False
+
+    def _connect_locally(self, name: str) -> socket.socket:
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.connect(name)
+            _pid, user, _group = struct.unpack("iII", local.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_BYTES))
+        except OSError as error:
+            local.close()
+            raise self._broken(error) from error
+        # It would be given the token, and all batches.
+        if user not in (0, os.geteuid()):
+            local.close()
+            raise LinkBrokenError(f"rank {self._endpoint.rank}: its socket is user {user}'s")
+        return local
 
     def hello(self, memory: Memory | None) -> None:
         """Shows the token, and on this machine gives the memory. The answer is the rank's welcome."""

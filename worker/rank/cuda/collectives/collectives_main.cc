@@ -50,9 +50,9 @@ absl::StatusOr<std::unique_ptr<Transport>> Meet(const Options& options, EventWri
   gloo.advertise = kAddress;
   gloo.timeout = absl::Seconds(options.timeout_seconds);
   if (options.rank == 0) {
-    TACC_ASSIGN_OR_RETURN(server, RendezvousServer::Start(kAddress, options.world, gloo.timeout));
-    events.Write(protocol::ListeningEvent{.port = server->port()});
-    gloo.store = {kAddress, server->port()};
+    TACC_ASSIGN_OR_RETURN(server, RendezvousServer::Start({kAddress, "", options.world, gloo.timeout}));
+    gloo.store = server->endpoint();
+    events.Write(protocol::ListeningEvent{.port = gloo.store.port, .secret = gloo.store.secret});
   } else {
     gloo.store = commands.WaitForRendezvous();
   }

@@ -347,6 +347,9 @@ TEST_F(AttentionPickerTest, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   const TensorView longer{nullptr, DType::kBF16, {1, 96, 4, 32}};
   EXPECT_THAT(kernels::cuda::WhyNotLibtorch(q, longer, {}, {.causal = true}), HasSubstr("other numbers"));
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, longer, {}, {.causal = false}), "");
+  float key_bias[64] = {};
+  EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.key_bias = {key_bias, DType::kF32, {1, 64}}}),
+            "its keys have biases");
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.pitch = 12 * 32}), "");
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.pitch = 12 * 32 + 4}), "its tokens are 388 elements apart");
   const TensorView odd{nullptr, DType::kBF16, {1, 64, 4, 33}};

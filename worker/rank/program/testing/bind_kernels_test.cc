@@ -1,10 +1,14 @@
 // A device's kernels, bound as the executor binds them, against the interpreter, op by op.
 #include "worker/rank/program/bind_kernels.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <complex>
 #include <exception>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,13 +51,15 @@ TEST(Kernels, RefusesAnUnknownOp) {
 }
 
 // The message of an operator of LibTorch that cannot be called: of sort, with other attributes.
-std::string WhyNot(const std::string& schema, const std::vector<std::string>& args) {
+std::string WhyNot(const std::string& schema, const std::vector<std::string>& args,
+                   const std::map<std::string, std::string>& words = {}) {
   KernelTrial trial(
       "aten f32[3,5] schema=\"aten::sort.default\" args=[\"%0\"] result_dtypes=[f32,i64] result_ranks=[2,2] "
       "result_dims=[3,5,3,5]");
   graph::Node node = *trial.request().node;
   node.attrs["schema"] = schema;
   node.attrs["args"] = args;
+  for (const auto& [attr, text] : words) node.attrs[attr] = text;
   trial.request().node = &node;
   const absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(trial.request());
   if (!kernel.ok()) return std::string(kernel.status().message());
@@ -67,11 +73,27 @@ std::string WhyNot(const std::string& schema, const std::vector<std::string>& ar
 
 TEST(Kernels, SayWhyAnOperatorOfLibTorchCannotBeCalled) {
   EXPECT_EQ(WhyNot("aten::sort.default", {"%0"}), "");
+  // A dtype, a format: it stops at what is wrong behind them.
+  EXPECT_EQ(WhyNot("aten::cumprod.default", {"%0", "1", "float64"}),
+            "aten::cumprod.default: argument \"1\"; wanted #N, or the name of a dtype or a format");
+  EXPECT_THAT(WhyNot("aten::cumprod.default", {"%0", "float64", "float64"}),
+              testing::HasSubstr("Dimension out of range"));
+  EXPECT_EQ(WhyNot("aten::_to_copy.default", {"%0", "float64", "strided", "none", "none", "false", "last"}),
+            "aten::_to_copy.default: argument \"last\"; wanted #N, or the name of a dtype or a format");
   EXPECT_EQ(WhyNot("aten::sorted.default", {"%0"}),
-            "LibTorch has no operator aten::sorted.default; the rank can call those of LibTorch alone");
+            "LibTorch has no operator aten::sorted.default; the rank can call its operators and those of --op-library");
+  EXPECT_EQ(WhyNot("torchvision::roi_align.default", {"%0"}),
+            "neither LibTorch nor a library that this worker gives its ranks has the operator "
+            "torchvision::roi_align.default; start each worker with --op-library FILE, the path of that library on its "
+            "machine");
+  EXPECT_EQ(
+      WhyNot("torchvision::roi_align.default", {"%0"}, {{"library", "/opt/_C.so"}, {"source", "m.py:3"}}),
+      "m.py:3: neither LibTorch nor a library that this worker gives its ranks has the operator "
+      "torchvision::roi_align.default, which was of /opt/_C.so at the export; start each worker with --op-library "
+      "FILE, the path of that library on its machine");
   EXPECT_EQ(WhyNot("aten::neg_.default", {"%0"}), "aten::neg_.default changes its operands, which no node may do");
   EXPECT_EQ(WhyNot("aten::bernoulli.default", {"%0"}),
-            "aten::bernoulli.default draws random numbers; use the op dropout");
+            "aten::bernoulli.default draws random numbers; use the ops random and dropout");
   EXPECT_EQ(WhyNot("aten::topk.default", {"%0"}), "aten::topk.default: the argument k is missing");
   EXPECT_EQ(WhyNot("aten::sort.default", {"%0", "last"}),
             "aten::sort.default: argument \"last\"; wanted #N, or the name of a dtype or a format");
@@ -142,6 +164,65 @@ TEST(Kernels, DropoutOfAPartOfASampleEqualsTheWholes) {
   (*kernel)();
   for (int64_t i = 0; i < 60; ++i) {
     EXPECT_EQ(part.result(0)[i], whole.result(0)[index(i / 20, i / 5 % 4, i % 5)]);
+  }
+}
+
+TEST(Kernels, RandomNumbersOfAPartOfASampleAreTheWholes) {
+  KernelTrial whole("random i64[] i64[3] distribution=normal dtype=f64 shape=[3,8,10] key=3 seed=42");
+  whole.Check(1e-12);
+  KernelTrial part("random i64[] i64[3] distribution=normal dtype=f64 shape=[3,4,5] key=3 seed=42");
+  graph::Node node = *part.request().node;
+  node.attrs["shape"] = std::vector<int64_t>{3, 8, 10};
+  part.request().node = &node;
+  part.request().out_ranges[0] = {{0, 3}, {4, 8}, {5, 10}};
+  const absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(part.request());
+  ASSERT_TRUE(kernel.ok());
+  (*kernel)();
+  for (int64_t i = 0; i < 60; ++i)
+    EXPECT_EQ(part.result(0)[i], whole.result(0)[(i / 20 * 8 + i / 5 % 4 + 4) * 10 + i % 5 + 5]);
+}
+
+// All keys of a sample, and one of another.
+TEST(Kernels, BiasesOfKeysMayOutweighProducts) {
+  for (const char* text : {"attention f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f32[2,5] causal=false scale=0.7 "
+                           "softcap=0.9 key_bias=true",
+                           "attention_grad f64[2,3,4,3] f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f64[2,3,4,3] f64[2,4,3] "
+                           "f32[2,5] causal=false scale=0.7 softcap=0.9 key_bias=true"}) {
+    KernelTrial trial(text);
+    const size_t bias = trial.request().in.size() - 1;
+    for (const int64_t i : {3, 5, 6, 7, 8, 9}) {
+      trial.array(bias).values[i] = INFINITY;
+      trial.in(bias).view().as<float>()[i] = INFINITY;
+    }
+    trial.Check(1e-9);
+  }
+}
+
+// Of 3 rows of 4 complex numbers, as pairs: their product, and the gradient of its first factor.
+TEST(Kernels, ComplexNumbersArePairs) {
+  const std::string call =
+      "schema=\"aten::mul.Tensor\" args=[\"i%0\",\"i%1\"] result_dtypes=[f32] result_ranks=[3] result_dims=[3,4,2]";
+  KernelTrial product("aten f32[3,4,2] f32[3,4,2] " + call);
+  absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(product.request());
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  (*kernel)();
+  const auto number = [](const std::vector<double>& values, int64_t i) {
+    return std::complex<double>(values[2 * i], values[2 * i + 1]);
+  };
+  const std::vector<double> a = product.array(0).values, b = product.array(1).values;
+  for (int64_t i = 0; i < 12; ++i) {
+    const std::complex<double> want = number(a, i) * number(b, i);
+    EXPECT_NEAR(product.result(0)[2 * i], want.real(), 1e-5);
+    EXPECT_NEAR(product.result(0)[2 * i + 1], want.imag(), 1e-5);
+  }
+  KernelTrial vjp("aten_vjp f32[3,4,2] f32[3,4,2] f32[3,4,2] " + call + " operands=2 needed=[0] given=[0]");
+  kernel = DeviceUnderTest().table.Prepare(vjp.request());
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  (*kernel)();
+  for (int64_t i = 0; i < 12; ++i) {
+    const std::complex<double> want = number(vjp.array(2).values, i) * std::conj(number(vjp.array(1).values, i));
+    EXPECT_NEAR(vjp.result(0)[2 * i], want.real(), 1e-5);
+    EXPECT_NEAR(vjp.result(0)[2 * i + 1], want.imag(), 1e-5);
   }
 }
 

@@ -19,6 +19,7 @@ inline constexpr absl::Duration kSoon = absl::Seconds(10);
 class ClientLinkTest : public ::testing::Test {
  protected:
   virtual int64_t InputBytes() const { return 8; }
+  virtual std::string LocalFolder() const { return ""; }
   // Two micro-batches of an input of numbers of four bytes.
   void SetUp() override {
     ClientInput input;
@@ -28,6 +29,7 @@ class ClientLinkTest : public ::testing::Test {
     input.bytes = InputBytes();
     ClientLink::Options options;
     options.advertise = "127.0.0.1";
+    options.local_folder = LocalFolder();
     ClientInput longer = input;
     longer.type.dims = {InputBytes() / 2};
     longer.ranges = {{0, InputBytes() / 2}};

@@ -26,8 +26,9 @@ class TestClient {
     if (is_local) {
       sockaddr_un address = {};
       address.sun_family = AF_UNIX;
-      std::memcpy(address.sun_path + 1, endpoint.local.data(), endpoint.local.size());
-      Connect(address, offsetof(sockaddr_un, sun_path) + 1 + endpoint.local.size());
+      const size_t at = endpoint.local.front() == '/' ? 0 : 1;  // An abstract name comes after a zero.
+      std::memcpy(address.sun_path + at, endpoint.local.data(), endpoint.local.size());
+      Connect(address, offsetof(sockaddr_un, sun_path) + at + endpoint.local.size());
     } else {
       sockaddr_in address = {};
       address.sin_family = AF_INET;

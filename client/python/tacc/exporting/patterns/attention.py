@@ -54,7 +54,7 @@ def _rewrite_sdpa(graph: Graph, node: Node, mask_of: Any) -> int:
     mask = Mask(causal=bool(given.get("is_causal", False))) if node_mask is None else mask_of(node_mask)
     if mask is None:
         return 0  # the row has it, with the mask as it is
-    _replace(graph, node, node.args[:3], mask, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"), is_safe=True)
+    _replace(graph, node, node.args[:3], mask, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"), is_safe=not mask.is_finite)
     return 1
 
 
@@ -111,7 +111,7 @@ def _scores(node: Node) -> _Scores | None:
     """From the softmax inward: a mask, a soft cap, a scale, the product. All but the product may be missing."""
     found = _Scores(node)
     node = strip(node)
-    if is_op(node, "add") and len(node.args) == 2 and isinstance(node.args[1], Node) and node.args[1].meta["val"].dim() > 0:
+    if is_op(node, "add") and len(node.args) == 2 and not node.kwargs and isinstance(node.args[1], Node) and node.args[1].meta["val"].dim() > 0:
         first_is_mask = _is_mask_like(node.args[0], node)
         found.mask, node = node.args if first_is_mask else node.args[::-1]
     elif is_op(node, "masked_fill") and (scalar(node.args[2]) or 0.0) <= HIDDEN:

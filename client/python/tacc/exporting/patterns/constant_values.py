@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,9 +11,14 @@ from torch.fx import Node
 
 from tacc.exporting.extents import Extents, InexpressibleError, at
 
-_RANDOM = ("aten.bernoulli", "aten.rand", "aten.dropout", "aten.native_dropout")
 # They ask only for the shape of their operand.
 _OF_SHAPES = ("aten.sym_size", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.new_", "aten._assert")
+
+
+MAX_LENGTH = 8192  # Of a sequence for which masks are evaluated, but for a few tokens more.
+_SHORTEST = 8  # Tokens of the sequences for which everything is evaluated.
+_NO_POSITION = 10**6  # A number of that size and more is none: it hides a key, or is the end of a slice.
+_FEW = 8  # Elements of a table that may be positions.
 
 
 class ConstantValues:
@@ -31,7 +37,7 @@ class ConstantValues:
             result = frozenset() if node in self._constants else frozenset([node])
         elif str(node.target).startswith(_OF_SHAPES):
             result = frozenset()
-        elif str(node.target).startswith(_RANDOM):
+        elif _draws(node):
             result = frozenset([node])
         else:
             result = frozenset[Node]().union(*(self.data_of(n) for n in node.all_input_nodes))
@@ -44,6 +50,26 @@ class ConstantValues:
         Raises InexpressibleError when a size is unknown, NotImplementedError when PyTorch cannot compute it here.
         """
         return _Evaluation(self._extents, {**self._constants, **(data or {})}, batch, sequence).of(node)
+
+    def revealing(self, node: Node) -> list[int]:
+        """Lengths of sequences to evaluate the node for, beside short ones, of which the first that can be evaluated shows all that it is: behind the numbers
+        in its computation and the sizes of its tables, or as long as its largest table. None where short sequences show it.
+        """
+        found, seen, stack = set[int](), set(), [node]
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            numbers = [*_numbers(n.args), *_numbers(tuple(n.kwargs.values()))]
+            if (table := self._constants.get(n)) is not None:
+                numbers += [*table.shape, *(_numbers(table.flatten().tolist()) if table.numel() <= _FEW else ())]
+            found |= {math.ceil(x) for x in numbers if _SHORTEST < x < _NO_POSITION}
+            stack += n.all_input_nodes
+        if not found:
+            return []
+        # Two rules may show only where neither of them hides the other.
+        return [(sum(found) if sum(found) <= MAX_LENGTH else max(found)) + _SHORTEST + 4, max(found)]
 
     def constant(self, node: Node) -> torch.Tensor | None:
         """The tensor of a placeholder that no batch changes."""
@@ -86,6 +112,18 @@ class _Evaluation:
         return torch.empty([at(self._extents.of(d), self._batch, self._sequence) for d in value.shape], dtype=value.dtype)
 
 
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+
+
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def _in_order(node: Node, known: Mapping[Node, Any]) -> Iterator[Node]:
     """What must be computed for the node, operands first."""
     done: set[Node] = set()
@@ -105,4 +143,4 @@ def _in_order(node: Node, known: Mapping[Node, Any]) -> Iterator[Node]:
         stack += [(operand, False) for operand in n.all_input_nodes]
 
 
-__all__ = ["ConstantValues", "InexpressibleError"]
+__all__ = ["MAX_LENGTH", "ConstantValues", "InexpressibleError"]

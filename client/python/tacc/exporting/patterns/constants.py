@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,11 +53,25 @@ def _has_whole_numbers(tensor: torch.Tensor | None) -> bool:
 
 def _value_of(node: Node, values: ConstantValues) -> tuple[Any, tuple[Any, ...]] | None:
     """The target and the arguments of a node that says it."""
+    sizes = [(2, 5), (3, 8)]
     try:
-        found = [values.evaluate(node, batch, sequence) for batch, sequence in ((2, 5), (3, 8))]
+        if lengths := values.revealing(node):
+            sizes.append((2, _longest(node, values, *lengths)))
+        found = [values.evaluate(node, batch, sequence) for batch, sequence in sizes]
     except (InexpressibleError, NotImplementedError, RuntimeError, IndexError):
         return None
     return _uniform(found) or _index(found) or _table(found)
+
+
+def _longest(node: Node, values: ConstantValues, length: int, of_tables: int) -> int:
+    """The length that shows most of the node and can be evaluated."""
+    while math.prod(values.shape(node, 2, length)) > _MAX_ELEMENTS:
+        length //= 2
+    try:
+        values.evaluate(node, 2, length)
+    except (RuntimeError, IndexError):
+        return min(of_tables, length)
+    return length
 
 
 def _uniform(found: list[torch.Tensor]) -> tuple[Any, tuple[Any, ...]] | None:
@@ -67,7 +82,7 @@ def _uniform(found: list[torch.Tensor]) -> tuple[Any, tuple[Any, ...]] | None:
 
 
 def _index(found: list[torch.Tensor]) -> tuple[Any, tuple[Any, ...]] | None:
-    if found[0].is_floating_point() or found[0].dtype == torch.bool:
+    if found[0].is_floating_point() or found[0].is_complex() or found[0].dtype == torch.bool:
         return None
     for dim in range(found[0].dim()):
         if found[0].shape[dim] < 2:
@@ -85,6 +100,6 @@ def _strided(like: torch.Tensor, dim: int, first: int, step: int) -> torch.Tenso
 
 
 def _table(found: list[torch.Tensor]) -> tuple[Any, tuple[Any, ...]] | None:
-    if found[0].shape != found[1].shape or found[0].numel() > _MAX_ELEMENTS or not torch.equal(found[0], found[1]):
+    if found[0].numel() > _MAX_ELEMENTS or any(t.shape != found[0].shape or not torch.equal(t, found[0]) for t in found):
         return None
     return tacc_table, (found[0],)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
 
 from tacc.exporting.extents import InexpressibleError
-from tacc.exporting.patterns.constant_values import ConstantValues
+from tacc.exporting.patterns.constant_values import MAX_LENGTH, ConstantValues
 
-_MAX_WINDOW = 8192  # the longest mask that is evaluated has a few keys more
+_ROOM = 24  # tokens, among which two rules of few positions each show
+_MANY_KEYS = 1024  # of masks with more only two samples are evaluated
 HIDDEN = -1e4  # a number at or below which a mask that is added hides a key
 
 
@@ -22,11 +25,13 @@ class Mask:
         causal: Keys at its own position and before.
         window: Of these, as many as that, its own included; 0: all.
         keys: An input [B,T] that is not zero where the key is there; None: all keys are.
+        is_finite: A number is added that is not -inf: a query that sees nothing has not the result 0.
     """
 
     causal: bool = False
     window: int = 0
     keys: Node | None = None
+    is_finite: bool = False
 
 
 def classify(node: Node, values: ConstantValues) -> Mask | None:
@@ -38,39 +43,31 @@ def classify(node: Node, values: ConstantValues) -> Mask | None:
     if keys is not None and (keys.meta["val"].dim() != 2 or keys.meta["val"].is_floating_point() and not _is_mask_input(keys)):
         return None
     try:
-        window = _largest_number(node)
-        lengths = (5, 8) if window < 5 else (5, window + 3)
-        if window > _MAX_WINDOW:
-            return None
-        found = [_classify_for(node, keys, values, batch, length) for batch, length in zip((2, 3), lengths)]
+        found = [_classify_for(node, keys, values, length) for length in (5, 9)]
+        with contextlib.suppress(RuntimeError, IndexError):  # A table of positions may end before.
+            found.append(_classify_for(node, keys, values, _ROOM))
+        if lengths := values.revealing(node):
+            if lengths[1] > MAX_LENGTH:
+                return None
+            try:
+                found.append(_classify_for(node, keys, values, lengths[0]))
+            except (RuntimeError, IndexError):
+                found.append(_classify_for(node, keys, values, lengths[1]))
     except (InexpressibleError, NotImplementedError, RuntimeError, IndexError):
         return None
-    if found[0] is None or found[1] is None:
-        return None
+    last = found[-1]
     # A short sequence does not show a window.
-    return found[1] if found[0].causal == found[1].causal and found[0].window in (0, found[1].window) else None
+    if last is None or any(one is None or one.causal != last.causal or one.window not in (0, last.window) for one in found):
+        return None
+    return last
 
 
 def _is_mask_input(node: Node) -> bool:
     return "mask" in node.name
 
 
-def _largest_number(node: Node) -> int:
-    """The largest number in the mask's computation, which may be a window. Ends of slices and the like are none."""
-    largest, seen, stack = 0, set(), [node]
-    while stack:
-        n = stack.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        if any(part in str(n.target) for part in ("le.", "lt.", "ge.", "gt.", "sub.", "add.", "rsub.", "tril", "triu")):
-            numbers = [a for a in (*n.args, *n.kwargs.values()) if isinstance(a, int) and not isinstance(a, bool)]
-            largest = max([largest, *(abs(a) for a in numbers)])
-        stack += n.all_input_nodes
-    return largest
-
-
-def _classify_for(node: Node, keys: Node | None, values: ConstantValues, batch: int, length: int) -> Mask | None:
+def _classify_for(node: Node, keys: Node | None, values: ConstantValues, length: int) -> Mask | None:
+    batch = 2 if length > _MANY_KEYS else 8
     shape = values.shape(node, batch, length)
     if len(shape) < 2:
         return None
@@ -80,9 +77,7 @@ def _classify_for(node: Node, keys: Node | None, values: ConstantValues, batch: 
         key_shape = values.shape(keys, batch, length)
         if key_shape[1] != num_keys:
             return None
-        # Each key is there in some sample. The first is in all: no query sees nothing, which some models treat in a way of its own.
-        sample, key = torch.arange(key_shape[0])[:, None], torch.arange(key_shape[1])[None, :]
-        there = (key % key_shape[0] != sample) | (key == 0)
+        there = _there(*key_shape)
         mask = values.evaluate(node, batch, length, {keys: there.to(keys.meta["val"].dtype)})
     else:
         mask = values.evaluate(node, batch, length)
@@ -92,16 +87,42 @@ def _classify_for(node: Node, keys: Node | None, values: ConstantValues, batch: 
     base = _base(seen, there)
     if base is None:
         return None
+    if keys is not None and there is not None and not _means_not_zero(node, keys, values, (batch, length), there, seen):
+        return None
+    is_finite = mask.dtype != torch.bool and bool((mask[~seen] > -math.inf).any())
     i, j = torch.arange(queries)[:, None], torch.arange(num_keys)[None, :]
     if bool(base.all()):
-        return Mask(keys=keys)
+        return Mask(keys=keys, is_finite=is_finite)
     if queries != num_keys:
         return None
     window = int(base[-1].sum())
-    for candidate, expected in ((Mask(True, 0, keys), j <= i), (Mask(True, window, keys), (j <= i) & (j > i - window))):
+    for candidate, expected in ((Mask(True, 0, keys, is_finite), j <= i), (Mask(True, window, keys, is_finite), (j <= i) & (j > i - window))):
         if torch.equal(base, expected):
             return candidate
     return None
+
+
+def _there(batch: int, num_keys: int) -> torch.Tensor:
+    """[B,T], where the keys are of samples of all kinds: whole, without the first, empty, padded on the left, on the right, with holes."""
+    key = torch.arange(num_keys)
+    half = num_keys // 2
+    kinds = [key >= 0, key % 3 != 0, key < 0, key >= half, key < half, key % 3 != 1, key % 3 != 2, key == num_keys - 1]
+    return torch.stack([kinds[i % len(kinds)] for i in range(batch)])
+
+
+def _means_not_zero(node: Node, keys: Node, values: ConstantValues, size: tuple[int, int], there: torch.Tensor, seen: torch.Tensor) -> bool:
+    """Whether keys are there by any number but 0. Numbers that no mask has may be added as whatever follows from them, if they hide no key."""
+    dtype = keys.meta["val"].dtype
+    if dtype == torch.bool or dtype.is_floating_point:
+        return True
+    is_added = node.meta["val"].dtype != torch.bool
+    numbers = torch.tensor([2, 3] if is_added or _is_mask_input(keys) else [2, 3, -1, 1, -100])
+    if not dtype.is_signed:
+        numbers = numbers.abs()
+    given = there * numbers[torch.arange(there.shape[1]) % len(numbers)]
+    mask = values.evaluate(node, *size, {keys: given.to(dtype)})
+    found = _seen(torch.where(mask > -HIDDEN, 0.0, mask) if is_added else mask)
+    return found is not None and torch.equal(found, seen)
 
 
 def _seen(mask: torch.Tensor) -> torch.Tensor | None:
@@ -118,16 +139,8 @@ def _base(seen: torch.Tensor, there: torch.Tensor | None) -> torch.Tensor | None
         return base[0] if bool((base == base[0]).all()) else None
     if seen.dim() != 4 or seen.shape[0] != there.shape[0] or seen.shape[1] != 1:
         return None
-    key_there = there[:, None, :].expand(seen.shape[0], *seen.shape[-2:])
-    found = seen[:, 0]
-    if bool((found & ~key_there).any()):
-        return None
-    # Where the key is there, all samples must agree; a key that is in no sample is taken from a causal neighbour below.
-    base = (found | ~key_there).all(0)
-    known = key_there.any(0)
-    if not bool((found == (base & key_there)).all()) or not bool(known.all()):
-        return None
-    return base
+    base = seen[0, 0]  # all keys are there
+    return base if bool((seen[:, 0] == (base & there[:, None, :])).all()) else None
 
 
 __all__ = ["HIDDEN", "Mask", "classify"]

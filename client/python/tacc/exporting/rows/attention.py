@@ -76,11 +76,14 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
             scores = replace(scores, mask=g.reshape(mask, [mask.dims[0], 1, *mask.dims[1:]]))
     if q.rank != 4 or k.rank != 4:
         raise NoRowError(f"of {q.rank} dims")
-    batch = k.dims[0] if q.dims[0] == 1 else q.dims[0]  # either may be the same for all samples
+    of_samples = [q, k, v, *(x for x in (scores.keys,) if x is not None), *(x for x in (scores.mask,) if x is not None and x.rank == 4)]
+    batch = next((x.dims[0] for x in of_samples if x.dims[0] != 1), 1)  # each may be the same for all samples
     q, k, v = (g.broadcast(x, [batch, *x.dims[1:]]) for x in (q, k, v))
     k, v = _unrepeated(g, k), _unrepeated(g, v)
     is_square = q.dims[2] == k.dims[2]
-    if scores.mask is None and scores.keys is None and (is_square or not scores.causal):
+    # The op's result is 0 where a query sees nothing: the mean of all values would be another one for each query.
+    has_op = scores.keys is None or scores.is_safe or not scores.causal
+    if scores.mask is None and has_op and (is_square or not scores.causal):
         return g.reshape(_fused(g, q, k, v, scores), dims)
     return g.reshape(_spelled_out(g, q, k, v, scores), dims)
 
@@ -108,9 +111,23 @@ def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
             raise NoRowError("with dropout, of other rows than samples")
         operands += [g.rank_input("step"), g.rank_input("sample")]
         attrs |= {"dropout": float(scores.dropout), "dropout_key": g.next_dropout(), "dropout_seed": SEED}
+    if scores.keys is not None:
+        operands.append(_key_bias(g, scores, k.dims[0], k.dims[1]))
+        attrs["key_bias"] = True
     batch, queries, heads, _ = q.dims
     out, _ = g.add("attention", operands, [("f32", [batch, queries, heads, v.dims[3]]), ("f32", [batch, heads, queries])], **attrs)
     return g.swap(out, 1, 2)
+
+
+def _key_bias(g: Lowering, scores: _Scores, batch: Extent, num_keys: Extent) -> Value:
+    """[B,T], what the op adds to the scores of a key: 0, or -inf where there is none."""
+    assert scores.keys is not None
+    there = g.broadcast(g.cast(g.cast(scores.keys, "bool"), "f32"), [batch, num_keys])  # any number but 0 says so
+    if not scores.is_safe:
+        # Of a sample without keys +inf, by which all its scores are 0, and its results the mean of all values.
+        is_empty = g.add_scalar(g.unary("reciprocal", g.reduce_sum(there, [1])), -1.0)  # inf; else at most 0
+        there = g.binary("maximum", there, g.reshape(is_empty, [batch, 1]))
+    return g.unary("log", there)
 
 
 def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:

@@ -1,0 +1,204 @@
+"""Which spellings of attention become the op `attention`, and which are spelled out in the graph; the mathematics is that of the model either way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tacc
+import torch
+import torch.nn.functional as F
+from comparison import EXACT, check_against_torch
+from torch import Tensor, nn
+from torch_models import BATCH, LENGTH, TorchModel, filled, padding
+
+HEADS, KV_HEADS, WIDTH = 4, 2, 8
+Spelling = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def products(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.transpose(-1, -2) / math.sqrt(WIDTH)
+
+
+def causal(scores: Tensor) -> Tensor:
+    """True where the query sees the key."""
+    return torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+
+
+def distances(q: Tensor) -> Tensor:
+    """[S,S]: the query's position less the key's."""
+    position = torch.arange(q.shape[2])
+    return position[:, None] - position[None, :]
+
+
+def narrow(x: Tensor) -> Tensor:
+    return x[:, :KV_HEADS]
+
+
+def repeated(x: Tensor) -> Tensor:
+    return narrow(x).repeat_interleave(HEADS // KV_HEADS, dim=1)
+
+
+def expanded(x: Tensor) -> Tensor:
+    batch, _, length, width = x.shape
+    return narrow(x)[:, :, None].expand(batch, KV_HEADS, HEADS // KV_HEADS, length, width).reshape(batch, HEADS, length, width)
+
+
+def additive(seen: Tensor) -> Tensor:
+    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+
+
+def there(keys: Tensor) -> Tensor:
+    return (keys != 0)[:, None, None]
+
+
+# Of q, k and v [B,H,S,D], keys [B,S] (not zero where there is one), a mask [B,1,S,S], and a bias [H,S,S] that is trained.
+FUSED: dict[str, tuple[Spelling, str]] = {
+    "plain": (lambda q, k, v, keys, mask, bias: (q @ k.transpose(-1, -2)).softmax(-1) @ v, "causal=false scale=1.0"),
+    "divided": (lambda q, k, v, keys, mask, bias: products(q, k).softmax(-1) @ v, "causal=false scale=0.35355"),
+    "multiplied": (lambda q, k, v, keys, mask, bias: F.softmax(torch.matmul(q, k.mT) * 0.25, dim=3) @ v, "causal=false scale=0.25"),
+    "sdpa": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v), "causal=false scale=0.35355"),
+    "sdpa, causal": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5), "causal=true scale=0.5"),
+    "sdpa, a triangle": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, causal(q @ k.mT)), "causal=true"),
+    "filled triangle": (lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~causal(s), float("-inf")).softmax(-1) @ v, "causal=true"),
+    "chosen triangle": (lambda q, k, v, keys, mask, bias: torch.where(causal(s := products(q, k)), s, -1e9).softmax(-1) @ v, "causal=true"),
+    "added triangle": (lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s))).softmax(-1) @ v, "causal=true"),
+    "window": (lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~causal(s).triu(-2), -1e9).softmax(-1) @ v, "window=3"),
+    "soft cap": (lambda q, k, v, keys, mask, bias: (20 * torch.tanh(products(q, k) / 20)).softmax(-1) @ v, "softcap=20.0"),
+    "repeated heads": (lambda q, k, v, keys, mask, bias: products(q, repeated(k)).softmax(-1) @ repeated(v), "causal=false"),
+    "expanded heads": (lambda q, k, v, keys, mask, bias: products(q, expanded(k)).softmax(-1) @ expanded(v), "causal=false"),
+    "sdpa, grouped": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, narrow(k), narrow(v), enable_gqa=True), "causal=false"),
+    "key padding": (
+        lambda q, k, v, keys, mask, bias: products(q, k).masked_fill(keys[:, None, None] == 0, float("-inf")).softmax(-1) @ v,
+        "causal=false key_bias=true scale=0.35355",
+    ),
+    "key padding, added": (
+        lambda q, k, v, keys, mask, bias: (products(q, k) + (1.0 - keys[:, None, None].to(q.dtype)) * -1e9).softmax(-1) @ v,
+        "causal=false key_bias=true",
+    ),
+    "key padding, sdpa": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys)), "causal=false key_bias=true"),
+    "key padding, sdpa, causal": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, causal(q @ k.mT) & there(keys)),
+        "causal=true key_bias=true",
+    ),
+    "key padding, sdpa, window": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, causal(q @ k.mT).triu(-2) & there(keys)),
+        "causal=true key_bias=true scale=0.35355",
+    ),
+    "key padding, soft cap": (
+        lambda q, k, v, keys, mask, bias: (20 * torch.tanh(products(q, k) / 20)).masked_fill(~there(keys), -1e9).softmax(-1) @ v,
+        "key_bias=true scale=0.35355",
+    ),
+    "key padding, repeated heads": (
+        lambda q, k, v, keys, mask, bias: products(q, repeated(k)).masked_fill(~there(keys), -1e9).softmax(-1) @ repeated(v),
+        "causal=false key_bias=true",
+    ),
+    "key padding, sdpa, grouped": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, narrow(k), narrow(v), there(keys), enable_gqa=True),
+        "causal=false key_bias=true",
+    ),
+    "key padding, of fewer queries": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q[:, :, 1:], k, v, there(keys)),
+        "causal=false key_bias=true",
+    ),
+    "of fewer keys": (lambda q, k, v, keys, mask, bias: products(q, k[:, :, 1:]).softmax(-1) @ v[:, :, 1:], "causal=false"),
+}
+SPELLED_OUT: dict[str, Spelling] = {
+    "key padding, causal": lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), -1e9).softmax(-1) @ v,
+    "key padding, bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).masked_fill(~there(keys), -1e9).softmax(-1) @ v,
+    "any mask": lambda q, k, v, keys, mask, bias: products(q, k).masked_fill(mask, float("-inf")).softmax(-1) @ v,
+    "any mask, sdpa": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, ~mask),
+    "bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).softmax(-1) @ v,
+    "bias, sdpa": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias[None]),
+    "causal, of fewer queries": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q[:, :, 1:], k, v, is_causal=True),
+    "bias, repeated heads": lambda q, k, v, keys, mask, bias: (products(q, repeated(k)) + bias).softmax(-1) @ repeated(v),
+    # What only longer sequences than these show, or keys that are there in another way than by not being 0.
+    "near ones of many": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, distances(q).abs().float() < 16.0),
+    "16 keys that are there": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys) & (keys.cumsum(1) <= 16)[:, None, None]),
+    "the first key always": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys) | (torch.arange(q.shape[2]) == 0)),
+    "keys of one kind": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, (keys == 1)[:, None, None]),
+    "causal, of a finite number": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, additive(causal(products(q, k)) & there(keys))),
+}
+
+
+class Attends(nn.Module):
+    def __init__(self, spelling: Spelling):
+        super().__init__()
+        self.spelling = spelling
+        self.q, self.k, self.v = (nn.Linear(6, HEADS * WIDTH) for _ in range(3))
+        self.bias, self.out = nn.Parameter(torch.zeros(HEADS, LENGTH, LENGTH)), nn.Linear(HEADS * WIDTH, 3)
+
+    def forward(self, x, keys, mask):
+        q, k, v = (layer(x).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        out = self.out(self.spelling(q, k, v, keys, mask, self.bias).transpose(1, 2).flatten(2))
+        return {"loss": out.square().mean(), "out": out}
+
+
+def keys_of_texts() -> Tensor:
+    """Each query sees one, also a causal one."""
+    keys = padding()
+    keys[:, 0] = 1
+    return keys
+
+
+def export_of(spelling: Spelling, folder: Path, keys: Tensor | None = None) -> tacc.Exported:
+    """Whose graph computes what the model does."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(BATCH, LENGTH, 6, generator=generator)
+    mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.4
+    mask[..., 0] = False  # each query sees a key
+    model = TorchModel(filled(Attends(spelling)), {"x": x, "keys": keys_of_texts() if keys is None else keys, "mask": mask})
+    exported = tacc.export_model(model.module, model.batch, folder)
+    check_against_torch(exported, model, EXACT)
+    return exported
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_becomes_the_op(name: str, tmp_path: Path):
+    spelling, said = FUSED[name]
+    exported = export_of(spelling, tmp_path)
+    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    assert said in line
+    assert "softmax" not in exported.coverage.ops
+    heads = HEADS if name.split(", ")[-1] not in ("repeated heads", "expanded heads", "grouped") else KV_HEADS
+    text = (tmp_path / "model.graph").read_text()
+    keys = line.split("attention ")[1].split(", ")[1]
+    [made] = [other for other in text.splitlines() if other.startswith(f"{keys} = ")]
+    assert f",{heads},{WIDTH}]" in made, "the heads of keys and values are not repeated"
+
+
+# By which a query that sees no key has the result 0, or the mean of all values.
+NOTHING_SEEN: dict[str, tuple[Spelling, int]] = {
+    "sdpa": (FUSED["key padding, sdpa"][0], 1),
+    "sdpa, causal": (FUSED["key padding, sdpa, causal"][0], 1),
+    "added": (lambda q, k, v, keys, mask, bias: (products(q, k) + additive(there(keys))).softmax(-1) @ v, 1),
+    "added, soft cap": (lambda q, k, v, keys, mask, bias: (5 * torch.tanh(products(q, k) / 5) + additive(there(keys))).softmax(-1) @ v, 1),
+    "added, causal": (lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s) & there(keys))).softmax(-1) @ v, 0),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_SEEN)
+def test_queries_that_see_nothing(name: str, tmp_path: Path):
+    """Of a sample without keys, and the first of one that is padded on the left."""
+    spelling, num_fused = NOTHING_SEEN[name]
+    keys = padding()
+    keys[1] = 0
+    ops = export_of(spelling, tmp_path, keys).coverage.ops
+    assert (ops.get("attention", 0), ops.get("softmax", 0)) == (num_fused, 1 - num_fused)
+
+
+def test_dropout_of_padded_texts_is_the_ops(tmp_path: Path):
+    model = Attends(lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys), dropout_p=0.1))
+    batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
+    exported = tacc.export_model(filled(model), batch, tmp_path)
+    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    assert "dropout=0.1" in line and "key_bias=true" in line
+    assert "dropout" not in exported.coverage.ops and "softmax" not in exported.coverage.ops
+
+
+@pytest.mark.parametrize("name", SPELLED_OUT)
+def test_is_spelled_out(name: str, tmp_path: Path):
+    ops = export_of(SPELLED_OUT[name], tmp_path).coverage.ops
+    assert (ops["softmax"], ops.get("attention", 0), ops.get("aten", 0)) == (1, 0, 0)

@@ -1,0 +1,1 @@
+// Of a library that has a name alone.
