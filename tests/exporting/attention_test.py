@@ -50,6 +50,10 @@ def additive(seen: Tensor) -> Tensor:
     return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
 
 
+def infinite(seen: Tensor) -> Tensor:
+    return torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
+
+
 def there(keys: Tensor) -> Tensor:
     return (keys != 0)[:, None, None]
 
@@ -102,6 +106,20 @@ FUSED: dict[str, tuple[Spelling, str]] = {
     "key padding, of fewer queries": (
         lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q[:, :, 1:], k, v, there(keys)),
         "causal=false key_bias=true",
+    ),
+    "key padding, sdpa, of all heads": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys).expand(-1, HEADS, q.shape[2], -1)),
+        "causal=false key_bias=true",
+    ),
+    "key padding, heads as samples": (
+        lambda q, k, v, keys, mask, bias: (
+            torch.baddbmm(additive(there(keys)).to(q.dtype).expand(-1, HEADS, -1, -1).flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1).mT).softmax(-1) @ v.flatten(0, 1)
+        ).unflatten(0, (-1, HEADS)),
+        "causal=false key_bias=true scale=1.0",
+    ),
+    "key padding, causal, by -inf": (
+        lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), float("-inf")).softmax(-1) @ v,
+        "causal=true key_bias=true",
     ),
     "of fewer keys": (lambda q, k, v, keys, mask, bias: products(q, k[:, :, 1:]).softmax(-1) @ v[:, :, 1:], "causal=false"),
 }
@@ -175,6 +193,11 @@ NOTHING_SEEN: dict[str, tuple[Spelling, int]] = {
     "sdpa, causal": (FUSED["key padding, sdpa, causal"][0], 1),
     "added": (lambda q, k, v, keys, mask, bias: (products(q, k) + additive(there(keys))).softmax(-1) @ v, 1),
     "added, soft cap": (lambda q, k, v, keys, mask, bias: (5 * torch.tanh(products(q, k) / 5) + additive(there(keys))).softmax(-1) @ v, 1),
+    "added, weak": (lambda q, k, v, keys, mask, bias: (products(q, k) + (1.0 - there(keys).to(q.dtype)) * -1e4).softmax(-1) @ v, 1),
+    "filled": (lambda q, k, v, keys, mask, bias: products(q, k).masked_fill(~there(keys), -1e9).softmax(-1) @ v, 1),
+    "chosen, repeated heads": (lambda q, k, v, keys, mask, bias: torch.where(there(keys), products(q, repeated(k)), -1e9).softmax(-1) @ repeated(v), 1),
+    "sdpa, added": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, infinite(there(keys))), 1),
+    "sdpa, added to a bias": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias + infinite(there(keys))), 0),
     "added, causal": (lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s) & there(keys))).softmax(-1) @ v, 0),
 }
 
@@ -187,6 +210,58 @@ def test_queries_that_see_nothing(name: str, tmp_path: Path):
     keys[1] = 0
     ops = export_of(spelling, tmp_path, keys).coverage.ops
     assert (ops.get("attention", 0), ops.get("softmax", 0)) == (num_fused, 1 - num_fused)
+
+
+@pytest.mark.parametrize("name, is_fused", [("key padding, added", False), ("key padding, sdpa", True)])
+def test_keys_that_are_there_in_part(name: str, is_fused: bool, tmp_path: Path):
+    """An added mask hides them in part, unless it asks only whether they are 0."""
+    ops = export_of(FUSED[name][0], tmp_path, keys_of_texts() * torch.linspace(0.25, 1, LENGTH)).coverage.ops
+    assert (ops.get("attention", 0), ops.get("softmax", 0)) == (is_fused, not is_fused)
+
+
+class Encoder(nn.Module):
+    """PyTorch's own layers for texts of any length."""
+
+    def __init__(self, needs_weights: bool):
+        super().__init__()
+        self.attention, self.needs_weights = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True), needs_weights
+        self.layer = nn.TransformerEncoderLayer(HEADS * WIDTH, HEADS, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x, keys):
+        is_padding = keys == 0
+        h, _ = self.attention(x, x, x, key_padding_mask=is_padding, need_weights=self.needs_weights)
+        out = self.layer(h, src_key_padding_mask=is_padding)
+        return {"loss": out.square().mean(), "out": out}
+
+
+@pytest.mark.parametrize("needs_weights", [False, True])
+def test_padding_of_pytorchs_own_layers(needs_weights: bool, tmp_path: Path):
+    model = TorchModel(filled(Encoder(needs_weights)), {"x": torch.randn(BATCH, LENGTH, HEADS * WIDTH), "keys": keys_of_texts()})
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    check_against_torch(exported, model, EXACT)
+    assert exported.any_batch
+    lines = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    assert len(lines) == 2 and all("key_bias=true" in line for line in lines)
+
+
+class LearnedQueries(nn.Module):
+    """Its queries are the same for all samples; only the keys that count are those of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.keys, self.value = nn.Parameter(torch.zeros(1, HEADS, 3, WIDTH)), nn.Parameter(torch.zeros(1, HEADS, LENGTH, WIDTH)), nn.Linear(6, WIDTH)
+
+    def forward(self, x, keys):
+        v = self.value(x)[:, None].expand(-1, HEADS, -1, -1)
+        out = torch.where(there(keys), products(self.queries, self.keys), -1e9).softmax(-1) @ v
+        return {"loss": out.square().mean(), "out": out}
+
+
+def test_queries_and_keys_of_no_sample(tmp_path: Path):
+    model = TorchModel(filled(LearnedQueries()), {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts()})
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    check_against_torch(exported, model, EXACT)
+    assert exported.coverage.ops.get("attention") == 1
 
 
 def test_dropout_of_padded_texts_is_the_ops(tmp_path: Path):

@@ -47,6 +47,11 @@ def _replace(graph: Graph, node: Node, args: tuple[Node, ...], mask: Mask, **kwa
     graph.erase_node(node)
 
 
+def _result_of_nothing(mask: Mask) -> str:
+    """As rows/attention.py names the result of a query that sees nothing, if the mask is added. softmax alone makes NaNs of nothing but -inf."""
+    return "nothing" if not mask.is_finite else "all" if mask.is_weak else "mean"
+
+
 def _rewrite_sdpa(graph: Graph, node: Node, mask_of: Any) -> int:
     names = ("q", "k", "v", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args)), **node.kwargs}
@@ -54,7 +59,8 @@ def _rewrite_sdpa(graph: Graph, node: Node, mask_of: Any) -> int:
     mask = Mask(causal=bool(given.get("is_causal", False))) if node_mask is None else mask_of(node_mask)
     if mask is None:
         return 0  # the row has it, with the mask as it is
-    _replace(graph, node, node.args[:3], mask, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"), is_safe=not mask.is_finite)
+    nothing_seen = _result_of_nothing(mask)
+    _replace(graph, node, node.args[:3], mask, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"), nothing_seen=nothing_seen)
     return 1
 
 
@@ -67,6 +73,7 @@ class _Scores:
     softcap: float = 0.0
     mask: Node | None = None
     hides: bool = False  # the mask is true where the key is hidden
+    filled: float | None = None  # what stands in the place of a score that is hidden; None: something is added to it
 
 
 def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
@@ -91,10 +98,13 @@ def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
         mask = _hidden(graph, scores.mask, mask_of)
     else:
         mask = mask_of(scores.mask)
-    if mask is None or (mask.keys is not None and rank != 4):
+    if mask is None:
         return 0
     q, k = scores.product.args[-2:]
-    _replace(graph, user, (q, k, user.args[1]), mask, dropout=dropout, scale=scores.scale, softcap=scores.softcap, transposed_keys=True)
+    nothing_seen = _result_of_nothing(mask) if scores.filled in (None, -math.inf) else "constant"
+    _replace(
+        graph, user, (q, k, user.args[1]), mask, dropout=dropout, scale=scores.scale, softcap=scores.softcap, transposed_keys=True, nothing_seen=nothing_seen
+    )
     return 1
 
 
@@ -115,9 +125,9 @@ def _scores(node: Node) -> _Scores | None:
         first_is_mask = _is_mask_like(node.args[0], node)
         found.mask, node = node.args if first_is_mask else node.args[::-1]
     elif is_op(node, "masked_fill") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
-        found.mask, found.hides, node = node.args[1], True, node.args[0]
+        found.mask, found.hides, found.filled, node = node.args[1], True, scalar(node.args[2]), node.args[0]
     elif is_op(node, "where") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
-        found.mask, node = node.args[0], node.args[1]
+        found.mask, found.filled, node = node.args[0], scalar(node.args[2]), node.args[1]
     node, found.softcap = _uncapped(strip(node))
     while (factor := _factor(node)) is not None:
         found.scale *= factor

@@ -15,6 +15,7 @@ from tacc.exporting.patterns.constant_values import MAX_LENGTH, ConstantValues
 _ROOM = 24  # tokens, among which two rules of few positions each show
 _MANY_KEYS = 1024  # of masks with more only two samples are evaluated
 HIDDEN = -1e4  # a number at or below which a mask that is added hides a key
+_OUTWEIGHS = -1e7  # a number at or below which nothing is left of a score in f32 that it is added to
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Mask:
         window: Of these, as many as that, its own included; 0: all.
         keys: An input [B,T] that is not zero where the key is there; None: all keys are.
         is_finite: A number is added that is not -inf: a query that sees nothing has not the result 0.
+        is_weak: Scores keep what they say when that number is added: a query that sees nothing has the result of one that sees all.
     """
 
     causal: bool = False
     window: int = 0
     keys: Node | None = None
     is_finite: bool = False
+    is_weak: bool = False
 
 
 def classify(node: Node, values: ConstantValues) -> Mask | None:
@@ -40,7 +43,7 @@ def classify(node: Node, values: ConstantValues) -> Mask | None:
     if len(data) > 1:
         return None
     keys = next(iter(data), None)
-    if keys is not None and (keys.meta["val"].dim() != 2 or keys.meta["val"].is_floating_point() and not _is_mask_input(keys)):
+    if keys is not None and keys.meta["val"].dim() != 2:
         return None
     try:
         found = [_classify_for(node, keys, values, length) for length in (5, 9)]
@@ -60,10 +63,6 @@ def classify(node: Node, values: ConstantValues) -> Mask | None:
     if last is None or any(one is None or one.causal != last.causal or one.window not in (0, last.window) for one in found):
         return None
     return last
-
-
-def _is_mask_input(node: Node) -> bool:
-    return "mask" in node.name
 
 
 def _classify_for(node: Node, keys: Node | None, values: ConstantValues, length: int) -> Mask | None:
@@ -89,16 +88,17 @@ def _classify_for(node: Node, keys: Node | None, values: ConstantValues, length:
         return None
     if keys is not None and there is not None and not _means_not_zero(node, keys, values, (batch, length), there, seen):
         return None
-    is_finite = mask.dtype != torch.bool and bool((mask[~seen] > -math.inf).any())
+    hidden = mask[~seen] if mask.dtype != torch.bool else torch.empty(0)
+    is_finite, is_weak = bool((hidden > -math.inf).any()), bool((hidden > _OUTWEIGHS).any())
     i, j = torch.arange(queries)[:, None], torch.arange(num_keys)[None, :]
     if bool(base.all()):
-        return Mask(keys=keys, is_finite=is_finite)
+        return Mask(keys=keys, is_finite=is_finite, is_weak=is_weak)
     if queries != num_keys:
         return None
     window = int(base[-1].sum())
-    for candidate, expected in ((Mask(True, 0, keys, is_finite), j <= i), (Mask(True, window, keys, is_finite), (j <= i) & (j > i - window))):
+    for of_window, expected in ((0, j <= i), (window, (j <= i) & (j > i - window))):
         if torch.equal(base, expected):
-            return candidate
+            return Mask(True, of_window, keys, is_finite, is_weak)
     return None
 
 
@@ -113,10 +113,13 @@ def _there(batch: int, num_keys: int) -> torch.Tensor:
 def _means_not_zero(node: Node, keys: Node, values: ConstantValues, size: tuple[int, int], there: torch.Tensor, seen: torch.Tensor) -> bool:
     """Whether keys are there by any number but 0. Numbers that no mask has may be added as whatever follows from them, if they hide no key."""
     dtype = keys.meta["val"].dtype
-    if dtype == torch.bool or dtype.is_floating_point:
+    if dtype == torch.bool:
         return True
     is_added = node.meta["val"].dtype != torch.bool
-    numbers = torch.tensor([2, 3] if is_added or _is_mask_input(keys) else [2, 3, -1, 1, -100])
+    if dtype.is_floating_point:  # A part of a key is none in the op.
+        numbers = torch.tensor([0.5, 0.25, 1.0])
+    else:
+        numbers = torch.tensor([2, 3] if is_added or "mask" in keys.name else [2, 3, -1, 1, -100])
     if not dtype.is_signed:
         numbers = numbers.abs()
     given = there * numbers[torch.arange(there.shape[1]) % len(numbers)]
@@ -137,10 +140,13 @@ def _base(seen: torch.Tensor, there: torch.Tensor | None) -> torch.Tensor | None
     if there is None:
         base = seen.reshape(-1, *seen.shape[-2:])
         return base[0] if bool((base == base[0]).all()) else None
-    if seen.dim() != 4 or seen.shape[0] != there.shape[0] or seen.shape[1] != 1:
+    # Of samples and heads, 1 where it is the same for all, which may have been made one dim.
+    if seen.dim() == 3 and seen.shape[0] % there.shape[0] == 0:
+        seen = seen.unflatten(0, (there.shape[0], -1))
+    if seen.dim() != 4 or seen.shape[0] != there.shape[0]:
         return None
     base = seen[0, 0]  # all keys are there
-    return base if bool((seen[:, 0] == (base & there[:, None, :])).all()) else None
+    return base if bool((seen == (base & there[:, None, None, :])).all()) else None
 
 
 __all__ = ["HIDDEN", "Mask", "classify"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tacc.exporting.extents import BATCH, Extent
-from tacc.exporting.graph_text import Value
+import sympy
+
+from tacc.exporting.extents import BATCH, Extent, simplified, text
+from tacc.exporting.graph_text import Node, Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import ATTENTION
 from tacc.exporting.rows.dropout import SEED, dropped
@@ -24,7 +27,8 @@ class _Scores:
         mask: [...,S,T], true where the query sees the key, or a number that is added.
         keys: [B,T], not zero where there is a key.
         causal, window: As of masks.Mask.
-        is_safe: A query that sees nothing has the result 0, as PyTorch's own op says; else the mean of all values.
+        nothing_seen: What the result of a query is that sees nothing: 0 ("nothing"), as PyTorch's own op says; the mean of all values, either with
+            the derivative of scores that something outweighs ("mean") or of numbers in their place ("constant"); or as if it saw all keys ("all").
     """
 
     scale: float
@@ -34,7 +38,11 @@ class _Scores:
     window: int = 0
     softcap: float = 0.0
     dropout: float = 0.0
-    is_safe: bool = False
+    nothing_seen: str = "mean"
+
+    @property
+    def is_safe(self) -> bool:
+        return self.nothing_seen == "nothing"
 
 
 @row("aten.scaled_dot_product_attention.default")
@@ -53,7 +61,7 @@ def sdpa(
     """With a mask that the patterns do not know."""
     if is_causal and mask is not None:
         raise NoRowError("with attn_mask and is_causal")
-    return _attention(g, q, k, v, _Scores(_scale(q, scale), mask, causal=is_causal, dropout=dropout, is_safe=True))
+    return _attention(g, q, k, v, _Scores(_scale(q, scale), mask, causal=is_causal, dropout=dropout, nothing_seen="nothing"))
 
 
 @row(ATTENTION)
@@ -71,7 +79,9 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
     """q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
     dims = g.dims
     if q.rank == 3:
-        q, k, v = (g.reshape(x, [x.dims[0], 1, *x.dims[1:]]) for x in (q, k, v))
+        # Of keys of samples the first dim is that of samples and heads.
+        batch = None if scores.keys is None else scores.keys.dims[0]
+        q, k, v = (g.reshape(x, [*((x.dims[0], 1) if batch is None else (batch, _quotient(x.dims[0], batch))), *x.dims[1:]]) for x in (q, k, v))
         if (mask := scores.mask) is not None and mask.rank == 3:
             scores = replace(scores, mask=g.reshape(mask, [mask.dims[0], 1, *mask.dims[1:]]))
     if q.rank != 4 or k.rank != 4:
@@ -86,6 +96,13 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
     if scores.mask is None and has_op and (is_square or not scores.causal):
         return g.reshape(_fused(g, q, k, v, scores), dims)
     return g.reshape(_spelled_out(g, q, k, v, scores), dims)
+
+
+def _quotient(a: Extent, b: Extent) -> int:
+    quotient = simplified(sympy.sympify(a) / b)
+    if not isinstance(quotient, int):
+        raise NoRowError(f"of {text(a)} samples and heads, with keys of {text(b)} samples")
+    return quotient
 
 
 def _unrepeated(g: Lowering, x: Value) -> Value:
@@ -112,22 +129,30 @@ def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
         operands += [g.rank_input("step"), g.rank_input("sample")]
         attrs |= {"dropout": float(scores.dropout), "dropout_key": g.next_dropout(), "dropout_seed": SEED}
     if scores.keys is not None:
-        operands.append(_key_bias(g, scores, k.dims[0], k.dims[1]))
+        there = g.broadcast(g.cast(g.cast(scores.keys, "bool"), "f32"), k.dims[:2])  # any number but 0 says so
+        operands.append(_key_bias(g, scores, there))
         attrs["key_bias"] = True
+        if scores.nothing_seen == "constant":
+            operands[0] = g.binary("mul", q, g.reshape(_has_any(g, there), [q.dims[0], 1, 1, 1]))  # the scores are 0 then, with no derivative
     batch, queries, heads, _ = q.dims
     out, _ = g.add("attention", operands, [("f32", [batch, queries, heads, v.dims[3]]), ("f32", [batch, heads, queries])], **attrs)
     return g.swap(out, 1, 2)
 
 
-def _key_bias(g: Lowering, scores: _Scores, batch: Extent, num_keys: Extent) -> Value:
+def _key_bias(g: Lowering, scores: _Scores, there: Value) -> Value:
     """[B,T], what the op adds to the scores of a key: 0, or -inf where there is none."""
-    assert scores.keys is not None
-    there = g.broadcast(g.cast(g.cast(scores.keys, "bool"), "f32"), [batch, num_keys])  # any number but 0 says so
     if not scores.is_safe:
-        # Of a sample without keys +inf, by which all its scores are 0, and its results the mean of all values.
+        # Of a sample without keys 0, or +inf, by which all its scores are 0, and its results the mean of all values.
         is_empty = g.add_scalar(g.unary("reciprocal", g.reduce_sum(there, [1])), -1.0)  # inf; else at most 0
-        there = g.binary("maximum", there, g.reshape(is_empty, [batch, 1]))
+        if scores.nothing_seen != "mean":
+            is_empty = g.unary("clamp", is_empty, min=0.0, max=1.0)
+        there = g.binary("maximum", there, g.reshape(is_empty, [is_empty.dims[0], 1]))
     return g.unary("log", there)
+
+
+def _has_any(g: Lowering, seen: Value) -> Value:
+    """Whether one of the last dim is 1, of those that are 1 or 0: 1 or 0."""
+    return g.unary("clamp", g.reduce_sum(seen, [seen.rank - 1]), min=0.0, max=1.0)
 
 
 def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
@@ -146,14 +171,16 @@ def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> 
     if hidden is not None:
         s = g.binary("add", s, g.scale(hidden, -_HIDDEN))
     if scores.mask is not None and scores.mask.is_floating:
-        s = g.binary("add", s, scores.mask)
+        mask = scores.mask
+        if scores.is_safe and _may_be_infinite(g, mask):  # -inf is of `hidden` already
+            mask = g.binary("maximum", mask, g.constant(-_HIDDEN, "f32", []))
+        s = g.binary("add", s, mask)
     p = g.unary("softmax", s)
     if scores.dropout:
         p = dropped(g, p, scores.dropout)
     if hidden is not None and scores.is_safe:
         # A query that sees nothing has no result, and not the mean of what it does not see.
-        num_seen = g.reduce_sum(g.add_scalar(g.scale(hidden, -1.0), 1.0), [hidden.rank - 1])
-        sees_any = g.unary("clamp", num_seen, min=0.0, max=1.0)
+        sees_any = _has_any(g, g.add_scalar(g.scale(hidden, -1.0), 1.0))
         p = g.binary("mul", p, g.reshape(sees_any, [*sees_any.dims, 1]))
     if kv_heads == heads:
         return g.einsum("bhst,bhtd->bhsd", p, v)
@@ -166,12 +193,27 @@ def _hidden(g: Lowering, scores: _Scores, queries: Extent, keys: Extent) -> Valu
     parts = []
     if scores.mask is not None and not scores.mask.is_floating:
         parts.append(_negated(g, scores.mask))
+    elif scores.mask is not None and scores.is_safe and _may_be_infinite(g, scores.mask):
+        parts.append(g.cast(g.compare("eq", scores.mask, g.constant(-math.inf, "f32", [])), "f32"))
     if scores.keys is not None:
         there = g.cast(scores.keys, "bool")  # any number but 0 says so
         parts.append(_negated(g, g.reshape(there, [there.dims[0], 1, 1, keys])))
     if scores.causal:
         parts.append(_ahead(g, queries, keys, scores.window))
     return functools.reduce(lambda a, b: g.binary("maximum", a, b), parts) if parts else None
+
+
+def _may_be_infinite(g: Lowering, mask: Value) -> bool:
+    """Whether a mask that is added can have -inf: it is among what the mask is computed from, or comes with a batch."""
+
+    def brings_it(node: Node) -> bool:
+        if node.op == "constant":
+            return abs(float(node.attrs["value"])) == math.inf
+        if node.op == "input":
+            return node.results[0].is_floating
+        return node.op == "log" or (node.op == "param" and "role" in node.attrs)
+
+    return any(brings_it(node) for node in g.nodes_of(mask))
 
 
 def _negated(g: Lowering, seen: Value) -> Value:
