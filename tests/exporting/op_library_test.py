@@ -94,7 +94,30 @@ def without_a_derivative(m: Between, h: torch.Tensor) -> torch.Tensor:
     return torch.ops.tacc_test.below(h, [0.0])[0] * h
 
 
+def derived_by_an_error(m: Between, h: torch.Tensor) -> torch.Tensor:
+    return torch.ops.tacc_test.underived(h)
+
+
+def of_bytes(m: Between, h: torch.Tensor) -> torch.Tensor:
+    return torch.ops.tacc_test.below((h > 0).to(torch.uint8), [0.5])[0] + h
+
+
+def with_a_number(m: Between, h: torch.Tensor) -> torch.Tensor:
+    doubled, num_dims = torch.ops.tacc_test.counted(h)
+    return doubled * num_dims
+
+
+def in_place(m: Between, h: torch.Tensor) -> torch.Tensor:
+    h = h.clone()
+    torch.ops.tacc_test.add_one(h)
+    return h
+
+
 REFUSED = {
+    in_place: ("tacc_test.add_one.default", "changes its operands"),
+    derived_by_an_error: ("tacc_test.underived.default", "it has no derivative (its kernel for Autograd makes none), and what it takes depends on parameters"),
+    of_bytes: ("tacc_test.below.default", "it takes elements of torch.uint8, which ranks have as torch.int32"),
+    with_a_number: ("tacc_test.counted.default", "it makes Tensor, int; a node makes tensors, or one list of tensors"),
     of_python: ("tacc_python.halved.default", "an op that is written in Python; put the ops that it consists of into the model"),
     without_a_kernel: ("tacc_test.later.default", "its kernel is written in Python, which ranks have not"),
     derived_in_python: ("tacc_test.doubled.default", "its derivative is written in Python, which ranks have not"),
@@ -111,6 +134,36 @@ def test_what_is_refused_says_why_and_where(compute, tmp_path: Path):
     assert [refused.op for refused in error.value.ops] == [op]
     assert f"{LINE}: {op}: {why}" in str(error.value)
     assert not (tmp_path / "model.graph").exists()
+
+
+def on_cpus_alone(m: Between, h: torch.Tensor) -> torch.Tensor:
+    return torch.ops.tacc_test.on_cpus(h.detach()) + h
+
+
+def test_ops_without_a_kernel_for_shapes_are_refused(tmp_path: Path):
+    """torch.export cannot trace them."""
+    model = between(on_cpus_alone)
+    with pytest.raises(tacc.InputError) as error:
+        tacc.export_model(model.module, model.batch, tmp_path)
+    assert "tacc_test.on_cpus.default" in str(error.value)
+    assert line_of(on_cpus_alone, "return ") in str(error.value)
+
+
+def under_no_grad(m: Between, h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        low = torch.ops.tacc_test.below(h, [0.0])[0]
+    return h * low
+
+
+def of_what_is_not_trained(m: Between, h: torch.Tensor) -> torch.Tensor:
+    return h * torch.ops.tacc_test.below(m.scale, [2.0])[0]
+
+
+@pytest.mark.parametrize("compute", [under_no_grad, of_what_is_not_trained])
+def test_ops_without_a_derivative_that_need_none(compute, tmp_path: Path):
+    model = between(compute)
+    model.module.scale.requires_grad_(False)
+    check_against_torch(tacc.export_model(model.module, model.batch, tmp_path), model, EXACT)
 
 
 class Suppressed(nn.Module):

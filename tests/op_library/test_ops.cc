@@ -2,7 +2,9 @@
 // torch.utils.cpp_extension does it, with a Python module that nobody needs.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/tanh.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -55,18 +57,33 @@ std::vector<Tensor> Below(const Tensor& x, at::ArrayRef<double> bounds, bool is_
 
 Tensor Doubled(const Tensor& x) { return x * 2; }
 
+std::tuple<Tensor, int64_t> Counted(const Tensor& x) { return {x * 2, x.dim()}; }
+
+void AddOne(Tensor& x) { x.add_(1); }
+
 TORCH_LIBRARY(tacc_test, m) {
   m.def("scaled_tanh(Tensor x, Tensor scale, float power=1.0) -> Tensor");
   m.def("below(Tensor x, float[] bounds, *, bool is_strict=False) -> Tensor[]");
   m.def("doubled(Tensor x) -> Tensor");
   m.def("later(Tensor x) -> Tensor");  // Its kernel is to come.
+  m.def("counted(Tensor x) -> (Tensor, int)");
+  m.def("add_one(Tensor(a!) x) -> ()");
+  m.def("on_cpus(Tensor x) -> Tensor");
+  m.def("underived(Tensor x) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tacc_test, CompositeExplicitAutograd, m) {
   m.impl("scaled_tanh", &ScaledTanh);
   m.impl("below", &Below);
   m.impl("doubled", &Doubled);
+  m.impl("counted", &Counted);
+  m.impl("add_one", &AddOne);
+  m.impl("underived", &Doubled);
 }
-TORCH_LIBRARY_IMPL(tacc_test, Autograd, m) { m.impl("scaled_tanh", &ScaledTanhWithDerivative); }
+TORCH_LIBRARY_IMPL(tacc_test, CPU, m) { m.impl("on_cpus", &Doubled); }
+TORCH_LIBRARY_IMPL(tacc_test, Autograd, m) {
+  m.impl("scaled_tanh", &ScaledTanhWithDerivative);
+  m.impl("underived", torch::autograd::autogradNotImplementedFallback());
+}
 
 }  // namespace
 

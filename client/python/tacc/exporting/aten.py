@@ -28,13 +28,20 @@ if TYPE_CHECKING:
 _TEXT = re.compile(r'[^%#@\[\]"\\\x00-\x1f]*')
 
 
+def changing_op(node: torch.fx.Node) -> torch._ops.OpOverload | None:
+    """The op of another library that changes its operands, of which torch.export has made a call that does not."""
+    return node.args[0] if str(node.target).startswith("auto_functionalized") and isinstance(node.args[0], torch._ops.OpOverload) else None
+
+
 def _check(node: torch.fx.Node) -> None:
     """Raises RefusedError for what the rank cannot call."""
     target = node.target
+    if changing_op(node) is not None:
+        raise RefusedError("changes its operands; give the library one that returns what it makes of them")
     if not isinstance(target, torch._ops.OpOverload):
         raise RefusedError(OF_PYTHON)
     if target.namespace != "aten":
-        check_foreign(target)
+        check_foreign(node)
     if torch.Tag.nondeterministic_seeded in target.tags:
         raise RefusedError(
             "draws random numbers, which would differ with the number of ranks; those of torch.rand, randn, randint (each also _like), normal, bernoulli, "
@@ -78,7 +85,7 @@ def add_aten_node(lowering: Lowering, node: torch.fx.Node, args: tuple[Any, ...]
     attrs["result_ranks"] = [len(dims) for _, dims in types]
     attrs["result_dims"] = [d for _, dims in types for d in dims]
     if not is_of_libtorch(node.target):
-        check_derivative(lowering, node.target, operands)
+        check_derivative(lowering, node, operands)
         attrs |= words_for_people(node.target, lowering.source)
     results = lowering.add("aten", operands, types, schema=name, args=texts, **attrs)
     return results if isinstance(made, (list, tuple)) else results[0]

@@ -183,7 +183,7 @@ class _Exporter:
         self._inputs: list[GraphInput] = []
         self._changed: list[str] = []
         self._owners = _owners(model)
-        self._fixed = {name for name, p in model.named_parameters() if not p.requires_grad}
+        self._fixed = frozenset(name for name, p in model.named_parameters() if not p.requires_grad)
 
     def run(self, *, any_batch: bool, any_length: bool) -> _Made:
         program = trace(self._module, self._example, any_batch=any_batch, any_length=any_length, keeps=_stays)
@@ -209,6 +209,7 @@ class _Exporter:
         fold_constants(graph, values, _has_row)
 
         self._g = Lowering(TABLE, self._extents, _PREFIX, self._table)
+        self._g.fixed = self._fixed
         returned = self._g.run(graph, self._placeholder)
         outputs = self._end(program, returned)
         returned_by = self._module.returned

@@ -4,12 +4,15 @@ runs the workers gives them the library (`tacc-worker --op-library FILE`). The g
 
 from __future__ import annotations
 
+import operator
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from tacc.exporting.graph_text import Value
@@ -20,6 +23,7 @@ _MAX_WORDS = 1024  # Bytes of what a graph says to people.
 # Of a dispatcher's kernels, those that a rank on a CPU calls: by themselves, or for all devices.
 _COMPUTES = ("CPU", "CompositeExplicitAutograd[alias]", "CompositeImplicitAutograd[alias]")
 _NO_ARGUMENTS = ("__torch__", "Dict[", "Generator", "Stream", "Storage", "Any")
+_WIDENED = (torch.uint8, torch.int8, torch.int16)  # a graph has them as i32
 _DERIVES = ("AutogradCPU", "Autograd[alias]")
 
 
@@ -35,8 +39,9 @@ def is_of_libtorch(op: torch._ops.OpOverload) -> bool:
     return bool(root and is_found) and _places(op).get("debug", "").startswith(root)
 
 
-def check_foreign(op: torch._ops.OpOverload) -> None:
-    """Raises RefusedError for an op that no library in C++ has registered as a whole."""
+def check_foreign(node: torch.fx.Node) -> None:
+    """Raises RefusedError for a call of an op that no library in C++ has registered as a whole, or of what a graph has not."""
+    op = node.target
     places = _places(op)
     if not _is_cpp(places.get("debug", "")):
         raise RefusedError(OF_PYTHON)
@@ -50,18 +55,49 @@ def check_foreign(op: torch._ops.OpOverload) -> None:
         if key in places and not _is_cpp(places[key]):
             what = "kernel" if key in _COMPUTES else "derivative"
             raise RefusedError(f"its {what} is written in Python, which ranks have not; register one in C++, or put the ops that it consists of into the model")
+    for operand in node.all_input_nodes:
+        dtype = getattr(operand.meta.get("val"), "dtype", None)
+        if dtype in _WIDENED:
+            raise RefusedError(f"it takes elements of {dtype}, which ranks have as torch.int32; give it others, by x.to(torch.int32), if it takes them")
 
 
-def check_derivative(lowering: Lowering, op: torch._ops.OpOverload, operands: list[Value]) -> None:
-    """Raises RefusedError for an op without a derivative whose operands depend on parameters: PyTorch would only warn, and train them by nothing."""
-    places = _places(op)
-    if any(key in places for key in (*_DERIVES, "CompositeImplicitAutograd[alias]")):
+def check_derivative(lowering: Lowering, node: torch.fx.Node, operands: list[Value]) -> None:
+    """Raises RefusedError for an op without a derivative whose operands depend on parameters that its results train: PyTorch would only warn, and train
+    them by nothing.
+    """
+    places = _places(node.target)
+    has_kernel = any(key in places for key in (*_DERIVES, "CompositeImplicitAutograd[alias]"))
+    if has_kernel and not _refuses_to_derive(node) or _is_stopped(node):
         return
     behind = lowering.nodes_of(*(v for v in operands if v.is_floating), with_gradient=True)
-    if any(node.op == "param" and "role" not in node.attrs for node in behind):
+    if any(one.op == "param" and "role" not in one.attrs and one.symbol not in lowering.fixed for one in behind):
+        why = "its kernel for Autograd makes none" if has_kernel else "no kernel for Autograd in C++"
         raise RefusedError(
-            "it has no derivative (no kernel for Autograd in C++), and what it takes depends on parameters; register one, or give it x.detach() if none shall be trained by it"
+            f"it has no derivative ({why}), and what it takes depends on parameters; register one, or give it x.detach() if none shall be trained by it"
         )
+
+
+def _refuses_to_derive(node: torch.fx.Node) -> bool:
+    """Whether its kernel for Autograd is PyTorch's stand-in, which says only in the backward that there is no derivative."""
+
+    def trained(n: torch.fx.Node) -> Any:
+        value = n.meta["val"]
+        return value.detach().requires_grad_(value.is_floating_point()) if isinstance(value, torch.Tensor) else value
+
+    mode = next((v.fake_mode for n in node.all_input_nodes if isinstance(v := n.meta.get("val"), FakeTensor)), None)
+    if mode is None:
+        return False
+    try:
+        with mode, torch.enable_grad():
+            made = node.target(*torch.fx.node.map_arg(node.args, trained), **torch.fx.node.map_arg(dict(node.kwargs), trained))
+    except RuntimeError:
+        return False  # It cannot be told without the tensors' sizes: the rank will say so.
+    return any("NotImplemented" in v.grad_fn.name() for v in tree_leaves(made) if isinstance(v, torch.Tensor) and v.grad_fn is not None)
+
+
+def _is_stopped(node: torch.fx.Node) -> bool:
+    """Whether nothing derives what it makes: it is under torch.no_grad(), or detached."""
+    return all("detach" in str(user.target) or (user.target is operator.getitem and _is_stopped(user)) for user in node.users)
 
 
 def words_for_people(op: torch._ops.OpOverload, source: str) -> dict[str, str]:
@@ -93,6 +129,7 @@ def _library_of(namespace: str, name: str) -> str | None:
     of_torch = Path(torch.__file__).parent
     modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     candidates = [*sorted(torch.ops.loaded_libraries), *sorted({file for file in modules if file and file.endswith(".so")})]
+    in_words = None  # one that has both names, but no schema: other libraries of that namespace may have them
     for path in dict.fromkeys(map(str, candidates)):
         if of_torch in Path(path).parents:
             continue
@@ -100,9 +137,12 @@ def _library_of(namespace: str, name: str) -> str | None:
             code = Path(path).read_bytes()
         except OSError:
             continue
-        if namespace.encode() in code and name.encode() in code:
+        if namespace.encode() not in code or name.encode() not in code:
+            continue
+        if any(before + name.encode() + b"(" in code for before in (b"\0", b"::", b"\n", b" ")):
             return path
-    return None
+        in_words = in_words or path
+    return in_words
 
 
 def _places(op: torch._ops.OpOverload) -> dict[str, str]:

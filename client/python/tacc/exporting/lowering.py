@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tacc.exporting.aten import add_aten_node
+from tacc.exporting.aten import add_aten_node, changing_op
 from tacc.exporting.builder import Builder
 from tacc.exporting.extents import BATCH, Extent, Extents, InexpressibleError
 from tacc.exporting.foreign import RefusedError, is_of_libtorch, library_of
@@ -55,6 +55,7 @@ class Lowering(Builder):
         self.extents = extents
         self.prefix = prefix  # of paths of modules, which export puts before the model's
         self.node: torch.fx.Node = None
+        self.fixed: frozenset[str] = frozenset()  # names of parameters that are not trained
         self.means: dict[Value, tuple[Value, Value]] = {}  # a mean -> the sum and the number of what it is taken of
         self.lookups: list[Lookup] = []  # of ids in tables, and of targets among classes
         self.unmapped: list[Unmapped] = []  # nodes `aten`
@@ -82,7 +83,8 @@ class Lowering(Builder):
         return []
 
     def _call(self, node: torch.fx.Node) -> Any:
-        name = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else getattr(node.target, "__name__", str(node.target))
+        target = changing_op(node) or node.target
+        name = str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, torch.SymFloat, int, float, bool)):
             return None
         if node.target is operator.getitem:
@@ -109,8 +111,11 @@ class Lowering(Builder):
     def _stand_in(self, node: torch.fx.Node) -> Any:
         """Values for what a refused op makes, so that all refused ones are found at once."""
         made = node.meta["val"]
-        values = [self.constant(0, *self.type_of(v)) if v.is_complex() or v.dtype in DTYPES else None for v in (made if isinstance(made, (list, tuple)) else [made])]
-        return values if isinstance(made, (list, tuple)) else values[0]
+
+        def value_for(v: Any) -> Value | None:
+            return self.constant(0, *self.type_of(v)) if isinstance(v, torch.Tensor) and (v.is_complex() or v.dtype in DTYPES) else None
+
+        return [value_for(v) for v in made] if isinstance(made, (list, tuple)) else value_for(made)
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
