@@ -27,6 +27,20 @@ namespace {
 
 constexpr double kBoundSeconds = 0.01;
 
+struct Received {
+  int64_t bytes = -1;        // As BytesReceived.
+  bool is_complete = false;  // The other end sends no more.
+};
+
+Received ReceivedBy(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  constexpr uint8_t kClosed = 7, kOtherEndClosed = 8;  // TCP_CLOSE, TCP_CLOSE_WAIT, which only netinet/tcp.h names.
+  if (info.tcpi_state == kClosed) return {};
+  return {static_cast<int64_t>(info.tcpi_bytes_received), info.tcpi_state == kOtherEndClosed};
+}
+
 }  // namespace
 
 std::string AddressOfPeer(absl::string_view peer) {
@@ -64,13 +78,7 @@ void EndConnection(int fd) {
   }
 }
 
-int64_t BytesReceived(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof(info);
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return -1;
-  constexpr uint8_t kClosed = 7;  // TCP_CLOSE, which only netinet/tcp.h names.
-  return info.tcpi_state == kClosed ? -1 : static_cast<int64_t>(info.tcpi_bytes_received);
-}
+int64_t BytesReceived(int fd) { return ReceivedBy(fd).bytes; }
 
 Newcomers::Newcomers(Limits limits, std::function<void(int, int)> take)
     : limits_(limits),
@@ -137,9 +145,11 @@ Newcomers::Newcomer Newcomers::TakeSilent(std::list<Newcomer>::iterator one) {
 int Newcomers::Greet(absl::string_view peer) {
   const std::string address = AddressOfPeer(peer);
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = std::find_if(speaking_.begin(), speaking_.end(),
-                                  [&address](const Newcomer& one) { return one.address == address; });
-  if (found == speaking_.end()) return -1;
+  // The newest: another one may have had that port before.
+  const auto reversed = std::find_if(speaking_.rbegin(), speaking_.rend(),
+                                     [&address](const Newcomer& one) { return one.address == address; });
+  if (reversed == speaking_.rend()) return -1;
+  const auto found = std::prev(reversed.base());
   const int taken = found->taken;
   close(found->fd);
   speaking_.erase(found);
@@ -178,8 +188,8 @@ double Newcomers::Bound(double now) {
   while (!silent_.empty() && now - silent_.front().since > limits_.seconds) close(TakeSilent(silent_.begin()).fd);
   bool has_large = false;
   for (auto one = speaking_.begin(); one != speaking_.end();) {
-    const int64_t bytes = BytesReceived(one->fd);
-    const bool is_large = bytes > limits_.bytes;
+    const auto [bytes, is_complete] = ReceivedBy(one->fd);
+    const bool is_large = bytes > limits_.bytes && !is_complete;
     if (bytes < 0 || bytes > (has_large ? limits_.bytes : limits_.large_bytes) || now - one->since > limits_.seconds) {
       one = Drop(one);
     } else {

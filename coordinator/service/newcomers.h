@@ -38,7 +38,7 @@ class Newcomers {
   struct Limits {
     double seconds = 20;             // From the connection to its first call.
     int64_t bytes = 32 << 10;        // That it may send before that; more closes it,
-    int64_t large_bytes = 10 << 20;  // but for one at a time, the oldest, which may send so much.
+    int64_t large_bytes = 10 << 20;  // but for one at a time, the oldest that still sends: it may send so much.
     size_t max_speaking = 128;       // That have sent something and are not known; of more the oldest is closed.
   };
   // `take` gets each connection that speaks, and owns it.

@@ -148,6 +148,24 @@ TEST_F(NewcomersTest, OnlyWhoIsKnownMaySendMuch) {
   EXPECT_TRUE(WaitFor([&] { return IsClosed(large); }));
 }
 
+// gRPC has not seen yet that the other end of the first is closed.
+TEST_F(NewcomersTest, OneThatHasEndedIsNotTheOneThatMaySendMuch) {
+  Newcomers::Limits limits;
+  limits.bytes = 1000;
+  limits.large_bytes = 5000;
+  Start(limits);
+  Say(Arrive(), 3000);
+  ASSERT_TRUE(WaitFor([&] { return NumTaken() == 1; }));
+  close(clients_.back());
+  clients_.pop_back();
+  const int next = Arrive();
+  Say(next, 3000);
+  ASSERT_TRUE(WaitFor([&] { return NumTaken() == 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(IsClosed(next));
+  EXPECT_GE(BytesReceived(taken_.at(0)), 3000) << "it is not closed here";
+}
+
 // It has been received, and gRPC would work through it.
 TEST_F(NewcomersTest, WhatOneThatIsClosedHasSentIsThrownAway) {
   Newcomers::Limits limits;
