@@ -33,7 +33,7 @@ install: build ## link the programs into ~/.local/bin (PREFIX=DIR: DIR/bin)
 	  ln -sf $(abspath $(BUILD))/$$program $(PREFIX)/bin/$$program; done
 	@echo "linked into $(PREFIX)/bin; it must be on PATH"
 
-# Also where a test fails: what was skipped, and in CI's last line how many passed.
+# Also where a test fails: what was skipped, and in CI's last lines why tests failed and how many passed.
 test: everything ## all tests, as CI runs them
 	@rm -rf $(BUILD)/test_results
 	@$(PYTHON) tests/retest/run_tests.py $(BUILD) -j $(JOBS) --output-log ctest.log; code=$$?; \
@@ -42,7 +42,7 @@ test: everything ## all tests, as CI runs them
 	  $(CURDIR)/scripts/sanitize quick || code=1; \
 	  $(CURDIR)/scripts/fuzz quick || code=1; \
 	  $(CURDIR)/scripts/tidy quick || code=1; \
-	  grep 'tests passed' ctest.log; exit $$code
+	  cat tests_failed.txt; grep 'tests passed' ctest.log; exit $$code
 
 retest: everything ## the tests that a change has touched since they passed
 	@$(PYTHON) tests/retest/run_tests.py $(BUILD) --touched -j $(JOBS)

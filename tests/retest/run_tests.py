@@ -6,7 +6,7 @@ the checkout (C++ sources are in the programs). A test with the label `tree` rea
 
   run_tests.py BUILD [--touched] [ctest's options]
 
-Ends as ctest does. What passed is kept in BUILD/tests_passed.json."""
+Ends as ctest does. What passed is kept in BUILD/tests_passed.json, why others failed in BUILD/tests_failed.txt."""
 
 import ast
 import hashlib
@@ -30,6 +30,7 @@ IMPORT_PATH = "client/python"  # Put on sys.path: what is imported from there co
 REQUIREMENTS = "requirements.txt"  # of every Python test
 SOURCES = "TACC_SOURCES="  # In a test's environment: its C++ sources, separated by colons.
 TESTING = re.compile(r"(^|/)(testing|tests)/")  # where stand-ins of C++ tests are
+REASONS, REASON_LINES = 3, 6  # of each test that failed, and of each of them
 # What a program starts or loads.
 TOOLS = ("tacc-data", "tacc-plan", "tacc-rank", "libtacc_cuda.so")
 STARTS = {
@@ -213,6 +214,20 @@ def outcomes(report: Path) -> dict[str, bool]:
     return {case.get("name"): case.get("status") == "run" and case.find("failure") is None for case in cases}
 
 
+def reasons(report: Path) -> list[str]:
+    """Why tests of a run failed, a few lines of each: what GoogleTest or pytest say of what was expected, or else the end of its output."""
+    lines = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("failure") is None:
+            continue
+        said = (case.findtext("system-out") or "").splitlines()
+        begins = [i for i, line in enumerate(said) if line.endswith(": Failure") or line.startswith("E   ")]
+        chosen = sorted({i + k for i in begins[:REASONS] for k in range(REASON_LINES if said[i].endswith(": Failure") else 1) if i + k < len(said)})
+        lines.append(f"{case.get('name')} failed:")
+        lines += [f"  {said[i][:200]}" for i in chosen] or [f"  {line[:200]}" for line in said[-REASON_LINES:]]
+    return lines
+
+
 def remembered(known: dict[str, str], digests: dict[str, str], ran: dict[str, bool]) -> dict[str, str]:
     """The digest of each test when it passed last, after this run: of one that has failed, none."""
     kept = {name: digest for name, digest in known.items() if name in digests and name not in ran}
@@ -235,9 +250,12 @@ def main(build: Path, touched: bool, options: list[str]) -> int:
         options = [*options, "-R", f"^({'|'.join(map(re.escape, chosen))})$"]
     report = build / "tests_report.xml"
     report.unlink(missing_ok=True)
+    failed = build / "tests_failed.txt"
+    failed.unlink(missing_ok=True)
     code = subprocess.run(["ctest", "--output-on-failure", "--no-tests=error", "--output-junit", report, *options], cwd=build).returncode
     if report.exists():
         state.write_text(json.dumps(remembered(known, digests, outcomes(report)), indent=1))
+        failed.write_text("".join(f"{line}\n" for line in reasons(report)))
     return code
 
 

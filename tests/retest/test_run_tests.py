@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from run_tests import Inputs, ctest_tests, outcomes, remembered
+from run_tests import Inputs, ctest_tests, outcomes, reasons, remembered
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
@@ -102,6 +102,18 @@ def test_only_what_passed_counts(tmp_path):
         '<testcase name="c" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase></testsuite>'
     )
     assert outcomes(tmp_path / "report.xml") == {"a": True, "b": False, "c": False}
+
+
+def test_says_why_tests_failed(tmp_path):
+    (tmp_path / "report.xml").write_text(
+        '<testsuite><testcase name="fine" status="run"><system-out>a.cc:1: Failure</system-out></testcase>'
+        '<testcase name="google" status="fail"><failure message=""/><system-out>noise\n/a.cc:7: Failure\nExpected: 1\nWhich is: 2\n</system-out></testcase>'
+        '<testcase name="py" status="fail"><failure message=""/><system-out>noise\n&gt;   assert x\nE   AssertionError: x\nmore</system-out></testcase>'
+        '<testcase name="killed" status="fail"><failure message=""/><system-out>started\n</system-out></testcase></testsuite>'
+    )
+    assert reasons(tmp_path / "report.xml") == [
+        "google failed:", "  /a.cc:7: Failure", "  Expected: 1", "  Which is: 2", "py failed:", "  E   AssertionError: x", "killed failed:", "  started"
+    ]
 
 
 def test_one_that_fails_is_forgotten():
