@@ -105,6 +105,18 @@ def check_in_fp32(got: Steps, model: Trained) -> None:
     check_steps(got, model, of_own=3, floors=(1e-7, 2e-5 if model.optimizer is SGD else 1e-7), at_most=5e-5)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert, masked"])
+def test_in_a_ring(client, tmp_path, name):
+    """Models shift their labels by themselves, in the tokens' natural order; a ring has them in another."""
+    model = MODELS[name]()
+    model.batch = {key: value[:, :8] for key, value in model.batch.items()}
+    exported = tacc.export_model(model.module, model.batch, tmp_path / "model", **model.options)
+    trained = train_in_torch(model, exported, optimizer_for(model.module))
+    job = client.submit(spec(trained, "ring", tmp_path, WHOLE | {"cp": {"size": 2}}, 2))
+    check_in_fp32(train(job, trained), trained)
+    check_export_loads(model, trained, exported_by(job, tmp_path / "exported"))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name, precision", HALF)
 def test_half_precision_is_as_near_as_autocast(client, exported_of, tmp_path, name, precision, workers):

@@ -41,6 +41,8 @@ struct Layout {
   int64_t batch = kBatch;
   // Attributes of each attention beside causal and scale; with sinks=true each layer has sinks of its own.
   std::string attention;
+  // Lines in place of others of the model, as an exported one has them.
+  std::vector<std::pair<std::string, std::string>> lines;
   std::vector<std::string> topology;
   Pins pins;
 
@@ -91,7 +93,7 @@ std::string ModelText(const Layout& layout) {
                                    : "",
                              "%a", layer, ", %l")}});
   }
-  return text;
+  return absl::StrReplaceAll(text, layout.lines);
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
@@ -212,6 +214,51 @@ TEST(Context, FeaturesOfAttentionEqualOneRank) {
           Layout{.cp = 2, .fsdp = 2, .compute_dtype = DType::kBF16, .attention = attention}}) {
       SCOPED_TRACE(absl::StrCat(attention, " ", Name(layout)));
       ExpectSame(Train(layout, ops), one, kTolerance);
+    }
+  }
+}
+
+// What whole numbers alone are computed of along the sequence stays in natural order until it meets the sequence: labels
+// that a model shifts by itself, and positions that are the running sum of a mask.
+TEST(Context, WhatModelsComputeOfWholeNumbersEqualsOneRank) {
+  const OpTable ops;
+  const std::string targets = "%targets = input \"targets\" : i32[B,S]\n";
+  const std::string shifted = R"TEXT(%labels = input "targets" : i32[B,S]
+%none = constant dtype=i32 shape=[B,1] value=-1.0 : i32[B,1]
+%longer = concat %labels, %none dim=1 : i32[B,S+1]
+%targets = slice %longer dim=1 limit=S+1 start=1 : i32[B,S]
+)TEXT";
+  const std::string tokens = "%tokens = input", mask = "%mask = input \"mask\" : i64[B,S]\n%tokens = input";
+  const std::string counted = R"TEXT(%sums = cumsum %mask dim=1 : i64[B,S]
+%places = cast %sums dtype=i32 : i32[B,S]
+%ptable = param "positions.weight" init="normal(0.5)" : f32[17,8]
+%e0 = embedding %table, %tokens : f32[B,S,8]
+%pe = embedding %ptable, %places : f32[B,S,8]
+%h0 = add %e0, %pe : f32[B,S,8] @embed
+)TEXT";
+  const std::string there = "%there = input \"there\" : f32[B,S]\n";
+  const std::string of_mask = "%there = cast %mask dtype=f32 : f32[B,S]\n";
+  const auto batch = [](int step) {
+    Arrays batch = RandomRows(step, 0, kBatch, kSeq, kVocab);
+    batch["mask"] = KeysOfTexts();
+    return batch;
+  };
+  using Lines = std::vector<std::pair<std::string, std::string>>;
+  for (const auto& [name, lines, attention] :
+       {std::tuple("shifted labels", Lines{{targets, shifted}}, ""),
+        std::tuple("counted positions", Lines{{tokens, mask}, {kEmbedding, counted}}, ""),
+        std::tuple("both", Lines{{tokens, mask}, {kEmbedding, counted}, {targets, shifted}}, ""),
+        std::tuple("the mask hides keys too", Lines{{tokens, mask}, {kEmbedding, counted}, {there, of_mask}},
+                   "causal=true key_bias=true")}) {
+    const Layout one{.attention = attention, .lines = lines};
+    const auto alone = Train(one, ops, batch);
+    ASSERT_TRUE(alone.ok()) << name << ": " << alone.status();
+    for (const auto& [cp, sp, fsdp] :
+         {std::tuple(2, 1, 1), std::tuple(4, 1, 1), std::tuple(2, 2, 1), std::tuple(2, 1, 2)}) {
+      Layout layout = one;
+      layout.cp = cp, layout.sp = sp, layout.fsdp = fsdp;
+      SCOPED_TRACE(absl::StrCat(name, " ", Name(layout)));
+      ExpectSame(Train(layout, ops, batch), alone, kTolerance);
     }
   }
 }

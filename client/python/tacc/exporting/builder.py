@@ -38,6 +38,8 @@ class Builder(Graph):
         dims = tuple(simplified(d) for d in dims)
         while x.node.op == "reshape":
             x = x.node.operands[0]
+        if x.node.op == "cast" and x.node.operands[0].node.op == "reshape":
+            return self.cast(self.reshape(x.node.operands[0], dims), x.dtype)
         return x if x.dims == dims else self.one("reshape", [x], x.dtype, dims, shape=list(dims))
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
