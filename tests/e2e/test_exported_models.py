@@ -28,6 +28,7 @@ from exported_training import (
     exported_by,
     optimizer_for,
     spec,
+    steps,
     train,
     train_in_torch,
     train_killed,
@@ -115,6 +116,41 @@ def test_in_a_ring(client, tmp_path, name):
     job = client.submit(spec(trained, "ring", tmp_path, WHOLE | {"cp": {"size": 2}}, 2))
     check_in_fp32(train(job, trained), trained)
     check_export_loads(model, trained, exported_by(job, tmp_path / "exported"))
+
+
+class CountedPositions(nn.Module):
+    """As RoBERTa has them: padding has none."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.places, self.q = nn.Embedding(64, 16), nn.Embedding(16, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 64)
+
+    def forward(self, tokens):
+        is_token = tokens != 0
+        h = self.table(tokens) + self.places(is_token.long().cumsum(1) * is_token)
+        q = self.q(h)[:, None]
+        h = F.scaled_dot_product_attention(q, h[:, None], h[:, None], is_token[:, None, None])[:, 0]
+        logits = self.head(h)
+        return {"loss": F.cross_entropy(logits.flatten(0, 1), tokens.flatten()), "logits": logits}
+
+
+def test_tokens_that_are_counted_in_a_ring(client, tmp_path):
+    """They stay in natural order; what is made of them does not, and is not returned."""
+    torch.manual_seed(0)
+    tokens = torch.randint(1, 64, (4, 8))
+    tokens[1, 5:] = 0
+    model = TorchModel(CountedPositions(), {"tokens": tokens})
+    exported = tacc.export_model(model.module, model.batch, tmp_path / "model")
+    trained = train_in_torch(model, exported, ADAMW)
+    job = client.submit(spec(trained, "counted", tmp_path, WHOLE | {"cp": {"size": 2}}, 2))
+    with tacc.Session(job) as session:
+        got = steps(session, trained.batches)
+        with pytest.raises(tacc.TaccError, match=r"in a ring \(dist.cp\) ranks have the tokens in another order"):
+            session.forward(trained.batches[0], outputs=["logits"])
+        session.finish()
+    job.wait(progress=False)
+    check_in_fp32(got, trained)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -259,6 +259,14 @@ TEST(Context, WhatModelsComputeOfWholeNumbersEqualsOneRank) {
       layout.cp = cp, layout.sp = sp, layout.fsdp = fsdp;
       SCOPED_TRACE(absl::StrCat(name, " ", Name(layout)));
       ExpectSame(Train(layout, ops, batch), alone, kTolerance);
+      const auto compiled = CompileLayout(layout, ops);
+      ASSERT_TRUE(compiled.ok()) << compiled.status();
+      for (const Graph& graph : compiled->stages[0].graphs) {
+        for (const Value& value : graph.values) {
+          if (!value.placement.has_value() || value.placement->global.dims != Dims{kBatch, kSeq, 8}) continue;
+          EXPECT_FALSE(value.placement->sharding.dims[1].empty()) << value.name << ": each rank has all tokens";
+        }
+      }
     }
   }
 }

@@ -69,9 +69,18 @@ absl::Status WantIndices(const OpCall& call, const TensorType& x) {
   return WantType("ids", ids, wanted);
 }
 
-// y[.., i, ..] = x[.., ids[.., i, ..], ..] along `dim`; other dims of ids are x's.
+// y[.., i, ..] = x[.., ids[.., i, ..], ..] along `dim`; other dims of ids are x's. Each part of ids needs all of x.
 void AddGather(OpTable& table) {
   OpDef op = Along("gather", 2);
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    const int64_t dim = call.attr<int64_t>("dim");
+    Rule rule;
+    rule.out = {AddFactors(rule, call.out(0).dims)};
+    rule.in = {rule.out[0], rule.out[0]};
+    rule.in[0][dim] = Rule::kNone;
+    rule.linear_in = {{0}};
+    return rule;
+  };
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_RETURN_IF_ERROR(WantIndices(call, call.in(0)));
     return Types{{call.in(0).dtype, call.in(1).dims}};

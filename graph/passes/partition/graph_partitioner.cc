@@ -155,6 +155,9 @@ bool GraphPartitioner::IsCarriedSum(ValueId logical) const {
 }
 
 absl::Status GraphPartitioner::ApplyHome(const Node& node) {
+  // In a ring each rank works on its own positions.
+  if (node.op == "positions" && IsLeaf(node) && GetAttr<int64_t>(node.attrs, "zigzag") > 1)
+    homes_[node.results[0]] = Reshard(node.results[0], {{options_.sequence_axes}, {}});
   for (ValueId v : node.results) {
     if (const auto pin = pinned_.find(v); pin != pinned_.end()) homes_[v] = Reshard(v, {pin->second, {}});
   }

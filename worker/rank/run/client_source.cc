@@ -24,6 +24,14 @@ using Kind = ClientCommand::Kind;
 // A rank without a command looks so often whether the ranks are told to stop.
 constexpr absl::Duration kTick = absl::Seconds(1);
 
+// Whether tokens lie in another order than the client's (graph/ir/sequence_order.h).
+bool HasRing(const graph::Program& program) {
+  const auto is_ordered = [](const graph::Node& node) { return graph::GetAttr<int64_t>(node.attrs, "zigzag") > 1; };
+  return std::any_of(program.graphs.begin(), program.graphs.end(), [&](const graph::Graph& graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), is_ordered);
+  });
+}
+
 // The peak of the learning rate whose parameters have an input of that kind; nothing: it is another input.
 std::optional<double> PeakOf(absl::string_view kind, absl::string_view input) {
   double peak = 0;
@@ -76,6 +84,9 @@ absl::StatusOr<std::unique_ptr<ClientSource>> ClientSource::Open(RankParts* part
   TACC_ASSIGN_OR_RETURN(parts->client_link, ClientLink::Open(std::move(options)));
   return source;
 }
+
+ClientSource::ClientSource(RankParts* parts, int64_t step)
+    : parts_(*parts), in_ring_(HasRing(parts->program)), step_(step), welcome_step_(step) {}
 
 const graph::Program& ClientSource::ProgramOf(size_t bucket) const {
   return bucket == 0 ? parts_.program : parts_.others[bucket - 1];
@@ -149,8 +160,7 @@ std::string ClientSource::Refusal(const ClientCommand& command, int64_t num_laun
   if (needs_whole_steps && under_way > 0)
     return absl::StrCat("the step has ", under_way, " micro-batches; send update or discard before");
   if (command.kind == Kind::kForward && !parts_.executor->has_eval()) return "the program has no evaluation";
-  if (!command.outputs.empty() && std::any_of(parts_.executor->inputs().begin(), parts_.executor->inputs().end(),
-                                              [](const Executor::Input& input) { return input.zigzag > 1; })) {
+  if (!command.outputs.empty() && in_ring_) {
     return "in a ring (dist.cp) ranks have the tokens in another order, so that outputs cannot be put together; give "
            "dist.sp.size the size of dist.cp";
   }

@@ -55,7 +55,7 @@ class ClientSource : public StepSource {
     std::vector<std::vector<const void*>> inputs;  // [micro-batch][Executor's input]
   };
 
-  ClientSource(RankParts* parts, int64_t step) : parts_(*parts), step_(step), welcome_step_(step) {}
+  ClientSource(RankParts* parts, int64_t step);
   nlohmann::json Welcome(std::string* bytes);
   // Why the command cannot be carried out after so many updates; empty: it can. The same on all ranks.
   std::string Refusal(const ClientCommand& command, int64_t num_launched) const;
@@ -83,6 +83,7 @@ class ClientSource : public StepSource {
   void TakeState(const ClientCommand& command);
 
   RankParts& parts_;
+  const bool in_ring_;  // Its tokens lie in another order than the client's.
   std::vector<Bucket> buckets_;
   std::map<size_t, std::variant<float, double>> update_inputs_;  // Those of the update, by their index.
   int64_t micro_batch_ = 0;                                      // Samples of one, over all ranks.
