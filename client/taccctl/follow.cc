@@ -110,7 +110,7 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
       progress.Note(absl::StrCat("the coordinator at ", client->endpoint().address,
                                  " is away; the job goes on, trying to reconnect"));
     away = true;
-    context->interrupt.WaitFor(backoff.Next(), seen);
+    client->WaitToReconnect(backoff.Next(), seen);
   }
 }
 

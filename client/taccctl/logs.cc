@@ -68,7 +68,7 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
     if (!away)
       context.err << "the coordinator at " << client.endpoint().address << " is away; trying to reconnect" << std::endl;
     away = true;
-    context.interrupt.WaitFor(backoff.Next(), seen);
+    client.WaitToReconnect(backoff.Next(), seen);
   }
 }
 

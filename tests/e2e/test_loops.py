@@ -58,6 +58,42 @@ def expect_close(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) ->
         torch.testing.assert_close(got[name], tensor, rtol=1e-4, atol=1e-6, check_dtype=False, msg=lambda m, name=name: f"{name}: {m}")
 
 
+# --- Losses and numbers of a whole batch --------------------------------------------------------------------------------
+
+
+class Pair(nn.Module):
+    """Returns its loss behind what it has computed, and takes a number for all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.head(torch.tanh(self.hidden(x)))
+        return out, functional.mse_loss(out, y) + weight * out.square().mean()
+
+
+@pytest.mark.parametrize("config", [ONE, FSDP], ids=["one", "fsdp"])
+def test_a_model_returns_its_loss_in_a_tuple(config):
+    def loop(model: Any) -> list[float]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        losses = []
+        for number, batch in enumerate(batches()):
+            out, loss = model(**batch, weight=torch.tensor(0.1 * number))
+            (loss + 0.1 * out.abs().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    plain, model = made(Pair), tacc.accelerate(made(Pair), config=config)
+    with model:
+        assert loop(model) == pytest.approx(loop(plain), rel=ROUNDING)
+        expect_close(model.state_dict(), plain.state_dict())
+        with pytest.raises(tacc.InputError, match="the batch has 6 samples; the first one had 8. Give the loader drop_last=True"):
+            model(**{name: value[:6] for name, value in batches(1)[0].items()}, weight=torch.tensor(0.1))
+
+
 # --- Schedulers of momentum ---------------------------------------------------------------------------------------------
 
 

@@ -210,7 +210,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& 
     if (absl::IsCancelled(response.status()))
       return absl::CancelledError("interrupted: the job may be submitted, `taccctl list` shows it then");
     if (!absl::IsUnavailable(response.status()) || std::chrono::steady_clock::now() > give_up) return response;
-    if (connection_->interrupt->WaitFor(backoff.Next(), connection_->interrupt->count())) return response;
+    if (WaitToReconnect(backoff.Next(), connection_->interrupt->count())) return response;
   }
 }
 
@@ -272,6 +272,18 @@ absl::Status CoordinatorClient::Logs(const v1::LogsRequest& request,
   grpc::ClientContext context;
   const auto reader = connection_->stub->Logs(&context, request);
   return connection_->Read<v1::LogsResponse>(&context, reader.get(), &interrupts_seen_, take);
+}
+
+bool CoordinatorClient::WaitToReconnect(double seconds, int seen) {
+  constexpr double kLookSeconds = 0.1;
+  Interrupt* const interrupt = connection_->interrupt;
+  const auto end = After(seconds);
+  if (connection_->channel->GetState(true) == GRPC_CHANNEL_READY) return interrupt->WaitFor(seconds, seen);
+  while (std::chrono::system_clock::now() < end) {
+    if (interrupt->WaitFor(0, seen)) return true;
+    if (connection_->channel->WaitForConnected(std::min(end, After(kLookSeconds)))) return false;
+  }
+  return interrupt->WaitFor(0, seen);
 }
 
 double Backoff::Next() {

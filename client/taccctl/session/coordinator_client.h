@@ -55,6 +55,10 @@ class CoordinatorClient {
                      const std::function<void(const v1::WatchResponse&)>& take);
   absl::Status Logs(const v1::LogsRequest& request, const std::function<void(const v1::LogsResponse&)>& take);
 
+  // Between two tries of a call, so many seconds or until the coordinator is there again: gRPC connects only while
+  // somebody waits for it. Returns whether it was interrupted, as Interrupt::WaitFor.
+  bool WaitToReconnect(double seconds, int seen);
+
  private:
   struct Connection;
   int interrupts_seen_;

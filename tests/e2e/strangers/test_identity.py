@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,27 @@ def test_a_user_trains_and_others_of_its_project_alone_see_it(service, tmp_path)
     for command in (["get", "tiny-1"], ["cancel", "tiny-1"], ["logs", "tiny-1"], ["events", "tiny"]):
         refused = ctl(service, "bob", *command, check=False)
         assert refused.returncode == 3 and "no job tiny" in refused.stderr, command
+
+
+def test_a_follower_comes_back_to_a_coordinator_that_was_away(tmp_path):
+    """By TLS, for longer than a pause between two tries; with watch and logs."""
+    pki, address = tmp_path / "pki", f"127.0.0.1:{free_port()}"
+    run(BUILD / "tacc-coordinator", "init", "--out", pki)
+    command = [BUILD / "tacc-coordinator", "--listen", address, "--tls-dir", pki / "server", "--state-dir", tmp_path / "coordinator", "--allow-path", "/"]
+    coordinator = Process(command, tmp_path / "first.log", "listening", {})
+    ctl((pki, address), "admin", "submit", write_job(tmp_path, workers=1))
+    env = {**os.environ, "TACC_ADDRESS": address, "TACC_TLS_DIR": str(pki / "admin")}
+    followers = [subprocess.Popen([BUILD / "taccctl", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                 for words in (["watch", "tiny"], ["logs", "--follow", "tiny"])]
+    time.sleep(1)
+    coordinator.kill()
+    time.sleep(2.5)
+    coordinator = Process(command, tmp_path / "second.log", "listening", {})
+    ctl((pki, address), "admin", "cancel", "tiny")
+    for follower in followers:
+        said, _ = follower.communicate(timeout=30)
+        assert "trying to reconnect" in said
+    assert coordinator.stop() == 0
 
 
 def test_who_has_no_certificate_gets_nothing(service, tmp_path):

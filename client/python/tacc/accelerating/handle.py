@@ -528,7 +528,7 @@ class AcceleratedModel(torch.nn.Module):  # type: ignore[misc]
         with_gradients = dict(arrays)
         for given, name in self._model.cotangents.items():
             whole = np.zeros(arrays[inputs[given]].shape, np.float32)
-            whole[: len(gradients[name])] = gradients[name].numpy()
+            whole[(slice(len(gradients[name])) if whole.ndim else ...)] = gradients[name].numpy()
             with_gradients[inputs[given]] = whole
         session = self.session
         made = self._guarded(lambda: self._steps.run(with_gradients, float(session.micro_batch_size)))

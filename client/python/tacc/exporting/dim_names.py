@@ -146,7 +146,7 @@ class _Names:
         self.say(product.operands[2], "experts", *((inner, out) if "transposed" in product.attrs else (out, inner)))
 
     def other_experts(self, node: Node) -> None:
-        self.say(node.operands[2], "experts", "", "")
+        self.say(node.operands[2], "experts", "none", "none")
 
     def _pointwise_sources(self, value: Value, sources: list[Node]) -> bool:
         """Collects what the value is made of by pointwise ops alone: products with params, and biases. False: other things too."""

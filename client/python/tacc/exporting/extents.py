@@ -81,6 +81,10 @@ class Extents:
         if not isinstance(size, int) and size.node.expr.is_Symbol:
             self._meaning[size.node.expr] = symbol
 
+    def has(self, symbol: Any) -> bool:
+        """Whether a size of the program is that symbol."""
+        return symbol in self._meaning.values()
+
     def of(self, size: Any) -> Extent:
         """The extent of an int or a SymInt. Raises InexpressibleError."""
         if isinstance(size, int):

@@ -22,12 +22,12 @@ def tacc_attention(*_: Any, **__: Any) -> None:
 
 def find_attention(graph: Graph, values: ConstantValues) -> int:
     """Puts a tacc_attention in the place of each that it finds; returns how many."""
-    masks: dict[Node, Mask | None] = {}
+    masks: dict[tuple[Node, int], Mask | None] = {}
 
-    def mask_of(node: Node) -> Mask | None:
-        if node not in masks:
-            masks[node] = classify(node, values)
-        return masks[node]
+    def mask_of(node: Node, rank: int) -> Mask | None:
+        if (node, rank) not in masks:
+            masks[node, rank] = classify(node, rank, values)
+        return masks[node, rank]
 
     count = 0
     for node in list(graph.nodes):
@@ -41,7 +41,7 @@ def find_attention(graph: Graph, values: ConstantValues) -> int:
 
 def _replace(graph: Graph, node: Node, args: tuple[Node, ...], mask: Mask, **kwargs: Any) -> None:
     with graph.inserting_before(node):
-        made = graph.call_function(tacc_attention, args, {"keys": mask.keys, "causal": mask.causal, "window": mask.window, **kwargs})
+        made = graph.call_function(tacc_attention, args, {"keys": mask.keys, "no_key": mask.no_key, "causal": mask.causal, "window": mask.window, **kwargs})
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     graph.erase_node(node)
@@ -56,8 +56,9 @@ def _rewrite_sdpa(graph: Graph, node: Node, mask_of: Any) -> int:
     names = ("q", "k", "v", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args)), **node.kwargs}
     node_mask = given.get("attn_mask")
-    mask = Mask(causal=bool(given.get("is_causal", False))) if node_mask is None else mask_of(node_mask)
-    if mask is None:
+    rank = node.meta["val"].dim()
+    mask = Mask(causal=bool(given.get("is_causal", False))) if node_mask is None else mask_of(node_mask, rank)
+    if mask is None or any(x.meta["val"].dim() != rank for x in node.args[:3]):
         return 0  # the row has it, with the mask as it is
     nothing_seen = _result_of_nothing(mask)
     _replace(graph, node, node.args[:3], mask, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"), nothing_seen=nothing_seen)
@@ -89,18 +90,20 @@ def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
             dropout = float(user.args[1]) if user.args[2] else 0.0
         elif not (is_op(user, "_to_copy", "clone", "to", "contiguous") or getattr(user.target, "__name__", "") == "getitem"):
             return 0
+        if not user.meta["val"].is_floating_point():
+            return 0
         probabilities = user
     if user is None or user.args[0] is not probabilities:
         return 0
     if scores.mask is None:
         mask: Mask | None = Mask()
     elif scores.hides:
-        mask = _hidden(graph, scores.mask, mask_of)
+        mask = _hidden(graph, scores.mask, rank, mask_of)
     else:
-        mask = mask_of(scores.mask)
-    if mask is None:
-        return 0
+        mask = mask_of(scores.mask, rank)
     q, k = scores.product.args[-2:]
+    if mask is None or any(x.meta["val"].dim() != rank for x in (q, k, user.args[1])):
+        return 0
     nothing_seen = _result_of_nothing(mask) if scores.filled in (None, -math.inf) else "constant"
     _replace(
         graph, user, (q, k, user.args[1]), mask, dropout=dropout, scale=scores.scale, softcap=scores.softcap, transposed_keys=True, nothing_seen=nothing_seen
@@ -108,12 +111,12 @@ def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
     return 1
 
 
-def _hidden(graph: Graph, node: Node, mask_of: Any) -> Mask | None:
+def _hidden(graph: Graph, node: Node, rank: int, mask_of: Any) -> Mask | None:
     """Of a mask that is true where the key is hidden."""
     with graph.inserting_after(node):
         seen = graph.call_function(torch.ops.aten.logical_not.default, (node,))
     seen.meta = dict(node.meta)
-    found: Mask | None = mask_of(seen)
+    found: Mask | None = mask_of(seen, rank)
     return found
 
 
@@ -132,7 +135,7 @@ def _scores(node: Node) -> _Scores | None:
     while (factor := _factor(node)) is not None:
         found.scale *= factor
         node = strip(node.args[0])
-    if is_op(node, "baddbmm") and found.mask is None and not node.kwargs:
+    if is_op(node, "baddbmm") and found.mask is None and not node.kwargs and found.scale == 1.0 and not found.softcap:
         found.mask = node.args[0]
     elif not is_op(node, "matmul", "bmm"):
         return None
@@ -142,7 +145,7 @@ def _scores(node: Node) -> _Scores | None:
 
 def _factor(node: Node) -> float | None:
     """What a product or a quotient with a number multiplies by."""
-    if not is_op(node, "mul", "div") or (number := scalar(node.args[1])) is None:
+    if not is_op(node, "mul", "div") or node.kwargs or (number := scalar(node.args[1])) is None:
         return None
     return number if is_op(node, "mul") else 1.0 / number
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
-from tacc.exporting.extents import Extents, InexpressibleError, at
+from tacc.exporting.extents import BATCH, Extents, InexpressibleError, at
 
 # They ask only for the shape of their operand.
 _OF_SHAPES = ("aten.sym_size", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.new_", "aten._assert")
@@ -18,7 +18,21 @@ _OF_SHAPES = ("aten.sym_size", "aten.zeros_like", "aten.ones_like", "aten.full_l
 MAX_LENGTH = 8192  # Of a sequence for which masks are evaluated, but for a few tokens more.
 _SHORTEST = 8  # Tokens of the sequences for which everything is evaluated.
 _NO_POSITION = 10**6  # A number of that size and more is none: it hides a key, or is the end of a slice.
-_FEW = 8  # Elements of a table that may be positions.
+_FEW = 64  # Elements of a table that may be positions.
+_FURTHEST = 2048  # Positions that products and quotients of numbers may make.
+
+
+class Lengths(NamedTuple):
+    """Of sequences.
+
+    Attributes:
+        behind: Behind what products and quotients of its numbers make of positions.
+        last: Behind the numbers in its computation and the sizes of its tables; or as long as its largest table. The first that can be evaluated shows all
+            that it is. Empty where short sequences show it.
+    """
+
+    behind: tuple[int, ...]
+    last: tuple[int, ...]
 
 
 class ConstantValues:
@@ -51,25 +65,44 @@ class ConstantValues:
         """
         return _Evaluation(self._extents, {**self._constants, **(data or {})}, batch, sequence).of(node)
 
-    def revealing(self, node: Node) -> list[int]:
-        """Lengths of sequences to evaluate the node for, beside short ones, of which the first that can be evaluated shows all that it is: behind the numbers
-        in its computation and the sizes of its tables, or as long as its largest table. None where short sequences show it.
-        """
-        found, seen, stack = set[int](), set(), [node]
+    def is_batch(self, node: Node) -> bool:
+        """Whether its first dim is that of the samples."""
+        first = self._extents.of(node.meta["val"].shape[0])
+        return bool(first == BATCH) or (isinstance(first, int) and first > 1 and not self._extents.has(BATCH))
+
+    def numbers(self, node: Node) -> list[float]:
+        """In its computation, and in its small tables, but for those so large that they hide keys."""
+        return list(dict.fromkeys(x for n in self._behind(node) for x in self._numbers_of(n) if abs(x) < _NO_POSITION))
+
+    def revealing(self, node: Node) -> Lengths:
+        """Of sequences for which to evaluate the node, beside short ones."""
+        found, scales = set[int](), set[int]()
+        for n in self._behind(node):
+            numbers = self._numbers_of(n)
+            found |= {math.ceil(x) for x in numbers if _SHORTEST < x < _NO_POSITION}
+            scales |= {math.ceil(x) for x in numbers if 2 <= x < _NO_POSITION} | {math.ceil(1 / x) for x in numbers if 1 / _FURTHEST < x < 1}
+            if "shift" in str(n.target):
+                scales |= {2 ** int(x) for x in numbers if 0 < x <= _FURTHEST.bit_length()}
+        products = [a * (b + 1) for a in scales for b in scales if a * (b + 1) <= _FURTHEST]
+        # Two rules may show only where neither of them hides the other.
+        last = () if not found else ((sum(found) if sum(found) <= MAX_LENGTH else max(found)) + _SHORTEST + 4, max(found))
+        return Lengths((max(products) + _SHORTEST + 4,) if products else (), last)
+
+    def _behind(self, node: Node) -> set[Node]:
+        """The node and all that it is computed from."""
+        seen, stack = set[Node](), [node]
         while stack:
             n = stack.pop()
-            if n in seen:
-                continue
-            seen.add(n)
-            numbers = [*_numbers(n.args), *_numbers(tuple(n.kwargs.values()))]
-            if (table := self._constants.get(n)) is not None:
-                numbers += [*table.shape, *(_numbers(table.flatten().tolist()) if table.numel() <= _FEW else ())]
-            found |= {math.ceil(x) for x in numbers if _SHORTEST < x < _NO_POSITION}
-            stack += n.all_input_nodes
-        if not found:
-            return []
-        # Two rules may show only where neither of them hides the other.
-        return [(sum(found) if sum(found) <= MAX_LENGTH else max(found)) + _SHORTEST + 4, max(found)]
+            if n not in seen:
+                seen.add(n)
+                stack += n.all_input_nodes
+        return seen
+
+    def _numbers_of(self, node: Node) -> list[float]:
+        numbers = [*_numbers(node.args), *_numbers(tuple(node.kwargs.values()))]
+        if (table := self._constants.get(node)) is not None:
+            numbers += [*table.shape, *(_numbers(table.flatten().tolist()) if table.numel() <= _FEW else ())]
+        return numbers
 
     def constant(self, node: Node) -> torch.Tensor | None:
         """The tensor of a placeholder that no batch changes."""
@@ -143,4 +176,4 @@ def _in_order(node: Node, known: Mapping[Node, Any]) -> Iterator[Node]:
         stack += [(operand, False) for operand in n.all_input_nodes]
 
 
-__all__ = ["MAX_LENGTH", "ConstantValues", "InexpressibleError"]
+__all__ = ["MAX_LENGTH", "ConstantValues", "InexpressibleError", "Lengths"]

@@ -55,7 +55,7 @@ def _value_of(node: Node, values: ConstantValues) -> tuple[Any, tuple[Any, ...]]
     """The target and the arguments of a node that says it."""
     sizes = [(2, 5), (3, 8)]
     try:
-        if lengths := values.revealing(node):
+        if lengths := values.revealing(node).last:
             sizes.append((2, _longest(node, values, *lengths)))
         found = [values.evaluate(node, batch, sequence) for batch, sequence in sizes]
     except (InexpressibleError, NotImplementedError, RuntimeError, IndexError):

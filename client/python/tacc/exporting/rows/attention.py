@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from tacc.exporting.extents import BATCH, Extent, simplified, text
+from tacc.exporting.extents import BATCH, Extent, product, simplified, text
 from tacc.exporting.graph_text import Node, Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import ATTENTION
@@ -25,7 +25,7 @@ class _Scores:
 
     Attributes:
         mask: [...,S,T], true where the query sees the key, or a number that is added.
-        keys: [B,T], not zero where there is a key.
+        keys: [B,T], not `no_key` where there is a key.
         causal, window: As of masks.Mask.
         nothing_seen: What the result of a query is that sees nothing: 0 ("nothing"), as PyTorch's own op says; the mean of all values, either with
             the derivative of scores that something outweighs ("mean") or of numbers in their place ("constant"); or as if it saw all keys ("all").
@@ -34,6 +34,7 @@ class _Scores:
     scale: float
     mask: Value | None = None
     keys: Value | None = None
+    no_key: int = 0
     causal: bool = False
     window: int = 0
     softcap: float = 0.0
@@ -78,24 +79,38 @@ def _scale(q: Value, scale: float | None) -> float:
 def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
     """q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
     dims = g.dims
+    if scores.keys is None and (scores.mask is None or scores.mask.rank == 2) and q.rank == k.rank == v.rank not in (3, 4):
+        q, k, v = (g.reshape(x, [product(x.dims[:-3]), *((1,) * (3 - x.rank)), *x.dims[-3:]]) for x in (q, k, v))
     if q.rank == 3:
-        # Of keys of samples the first dim is that of samples and heads.
-        batch = None if scores.keys is None else scores.keys.dims[0]
-        q, k, v = (g.reshape(x, [*((x.dims[0], 1) if batch is None else (batch, _quotient(x.dims[0], batch))), *x.dims[1:]]) for x in (q, k, v))
+        # The first dim is that of samples and heads, or of either.
+        batch = BATCH if scores.keys is None else scores.keys.dims[0]
+        is_of_both = scores.keys is not None or (scores.dropout and _is_multiple(q.dims[0], batch))
+        q, k, v = (g.reshape(x, [*((batch, _quotient(x.dims[0], batch)) if is_of_both and x.dims[0] != 1 else (x.dims[0], 1)), *x.dims[1:]]) for x in (q, k, v))
         if (mask := scores.mask) is not None and mask.rank == 3:
-            scores = replace(scores, mask=g.reshape(mask, [mask.dims[0], 1, *mask.dims[1:]]))
-    if q.rank != 4 or k.rank != 4:
-        raise NoRowError(f"of {q.rank} dims")
+            first = q.dims[:2] if mask.dims[0] != 1 else (1, 1)
+            scores = replace(scores, mask=g.reshape(mask, [*first, *mask.dims[1:]]))
+    if not q.rank == k.rank == v.rank == 4:
+        raise NoRowError(f"of {q.rank}, {k.rank} and {v.rank} dims")
     of_samples = [q, k, v, *(x for x in (scores.keys,) if x is not None), *(x for x in (scores.mask,) if x is not None and x.rank == 4)]
     batch = next((x.dims[0] for x in of_samples if x.dims[0] != 1), 1)  # each may be the same for all samples
-    q, k, v = (g.broadcast(x, [batch, *x.dims[1:]]) for x in (q, k, v))
-    k, v = _unrepeated(g, k), _unrepeated(g, v)
+    heads = max((x.dims[1] for x in (q, k, v)), key=lambda d: (not isinstance(d, int), d if isinstance(d, int) else 0))
+    q = g.broadcast(q, [batch, heads if q.dims[1] == 1 else q.dims[1], *q.dims[2:]])
+    k, v = (g.broadcast(x, [batch, *x.dims[1:]]) for x in (k, v))
+    narrow_k, narrow_v = _unrepeated(g, k), _unrepeated(g, v)
+    if narrow_k.dims[1] == narrow_v.dims[1]:
+        k, v = narrow_k, narrow_v
+    elif k.dims[1] != v.dims[1]:
+        k, v = (g.broadcast(x, [batch, heads, *x.dims[2:]]) for x in (k, v))
     is_square = q.dims[2] == k.dims[2]
     # The op's result is 0 where a query sees nothing: the mean of all values would be another one for each query.
     has_op = scores.keys is None or scores.is_safe or not scores.causal
     if scores.mask is None and has_op and (is_square or not scores.causal):
         return g.reshape(_fused(g, q, k, v, scores), dims)
     return g.reshape(_spelled_out(g, q, k, v, scores), dims)
+
+
+def _is_multiple(a: Extent, b: Extent) -> bool:
+    return isinstance(simplified(sympy.sympify(a) / b) if not isinstance(a, int) else None, int)
 
 
 def _quotient(a: Extent, b: Extent) -> int:
@@ -129,7 +144,7 @@ def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
         operands += [g.rank_input("step"), g.rank_input("sample")]
         attrs |= {"dropout": float(scores.dropout), "dropout_key": g.next_dropout(), "dropout_seed": SEED}
     if scores.keys is not None:
-        there = g.broadcast(g.cast(g.cast(scores.keys, "bool"), "f32"), k.dims[:2])  # any number but 0 says so
+        there = g.broadcast(g.cast(_there(g, scores), "f32"), k.dims[:2])
         operands.append(_key_bias(g, scores, there))
         attrs["key_bias"] = True
         if scores.nothing_seen == "constant":
@@ -137,6 +152,16 @@ def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
     batch, queries, heads, _ = q.dims
     out, _ = g.add("attention", operands, [("f32", [batch, queries, heads, v.dims[3]]), ("f32", [batch, heads, queries])], **attrs)
     return g.swap(out, 1, 2)
+
+
+def _there(g: Lowering, scores: _Scores) -> Value:
+    """[B,T], true where there is a key: any number but one says so."""
+    assert scores.keys is not None
+    if scores.no_key == 0:
+        return g.cast(scores.keys, "bool")
+    if scores.keys.dtype == "bool":
+        return g.negated(scores.keys)
+    return g.compare("ne", scores.keys, g.constant(scores.no_key, scores.keys.dtype, []))
 
 
 def _key_bias(g: Lowering, scores: _Scores, there: Value) -> Value:
@@ -168,8 +193,13 @@ def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> 
     if scores.softcap:
         s = g.scale(g.unary("tanh", g.scale(s, 1 / scores.softcap)), scores.softcap)
     hidden = _hidden(g, scores, queries, keys)
+    sees_any = None
     if hidden is not None:
-        s = g.binary("add", s, g.scale(hidden, -_HIDDEN))
+        sees_any = _has_any(g, g.add_scalar(g.scale(hidden, -1.0), 1.0))
+        sees_any = g.reshape(sees_any, [*sees_any.dims, 1])
+        if scores.nothing_seen == "constant":
+            s = g.binary("mul", s, sees_any)
+        s = g.binary("add", s, g.scale(g.binary("mul", hidden, sees_any) if scores.nothing_seen == "all" else hidden, -_HIDDEN))
     if scores.mask is not None and scores.mask.is_floating:
         mask = scores.mask
         if scores.is_safe and _may_be_infinite(g, mask):  # -inf is of `hidden` already
@@ -178,10 +208,8 @@ def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> 
     p = g.unary("softmax", s)
     if scores.dropout:
         p = dropped(g, p, scores.dropout)
-    if hidden is not None and scores.is_safe:
-        # A query that sees nothing has no result, and not the mean of what it does not see.
-        sees_any = _has_any(g, g.add_scalar(g.scale(hidden, -1.0), 1.0))
-        p = g.binary("mul", p, g.reshape(sees_any, [*sees_any.dims, 1]))
+    if sees_any is not None and scores.is_safe:
+        p = g.binary("mul", p, sees_any)  # A query that sees nothing has no result, and not the mean of what it does not see.
     if kv_heads == heads:
         return g.einsum("bhst,bhtd->bhsd", p, v)
     p = g.reshape(p, [batch, kv_heads, heads // kv_heads, queries, keys])
@@ -196,7 +224,7 @@ def _hidden(g: Lowering, scores: _Scores, queries: Extent, keys: Extent) -> Valu
     elif scores.mask is not None and scores.is_safe and _may_be_infinite(g, scores.mask):
         parts.append(g.cast(g.compare("eq", scores.mask, g.constant(-math.inf, "f32", [])), "f32"))
     if scores.keys is not None:
-        there = g.cast(scores.keys, "bool")  # any number but 0 says so
+        there = _there(g, scores)
         parts.append(_negated(g, g.reshape(there, [there.dims[0], 1, 1, keys])))
     if scores.causal:
         parts.append(_ahead(g, queries, keys, scores.window))
