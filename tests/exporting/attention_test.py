@@ -33,6 +33,12 @@ def distances(q: Tensor) -> Tensor:
     return position[:, None] - position[None, :]
 
 
+def blocks(q: Tensor, size: int) -> Tensor:
+    """[S,S]: the query's block less the key's."""
+    block = torch.arange(q.shape[2]) // size
+    return block[:, None] - block[None, :]
+
+
 def narrow(x: Tensor) -> Tensor:
     return x[:, :KV_HEADS]
 
@@ -121,6 +127,16 @@ FUSED: dict[str, tuple[Spelling, str]] = {
         lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), float("-inf")).softmax(-1) @ v,
         "causal=true key_bias=true",
     ),
+    "key padding, of another number": (
+        lambda q, k, v, keys, mask, bias: products(q, k).masked_fill((7 - keys == 7)[:, None, None], -1e9).softmax(-1) @ v,
+        "causal=false key_bias=true",
+    ),
+    "key padding, of old models": (
+        lambda q, k, v, keys, mask, bias: (products(q, k) + (1 - keys[:, None, None]) * -10000.0).softmax(-1) @ v,
+        "causal=false key_bias=true",
+    ),
+    "keys of one head": (lambda q, k, v, keys, mask, bias: products(q, k).softmax(-1) @ v[:, :1], "causal=false"),
+    "of five dims": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0], "causal=false"),
     "of fewer keys": (lambda q, k, v, keys, mask, bias: products(q, k[:, :, 1:]).softmax(-1) @ v[:, :, 1:], "causal=false"),
 }
 SPELLED_OUT: dict[str, Spelling] = {
@@ -137,6 +153,15 @@ SPELLED_OUT: dict[str, Spelling] = {
     "16 keys that are there": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys) & (keys.cumsum(1) <= 16)[:, None, None]),
     "the first key always": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys) | (torch.arange(q.shape[2]) == 0)),
     "keys of one kind": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, (keys == 1)[:, None, None]),
+    "keys but of one kind": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, ((keys != 0) & (keys != 7))[:, None, None]),
+    "keys above a number": lambda q, k, v, keys, mask, bias: (products(q, k) + infinite((keys > -5)[:, None, None])).softmax(-1) @ v,
+    "near ones, in seconds": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, (distances(q) * 0.02).abs() <= 1.01),
+    "a mask within a cap": lambda q, k, v, keys, mask, bias: (
+        (4 * torch.tanh(torch.baddbmm(additive(causal(q @ k.mT)).to(q.dtype).expand(q.shape[0] * HEADS, -1, -1), q.flatten(0, 1), k.flatten(0, 1).mT) / 4)).softmax(-1)
+        @ v.flatten(0, 1)
+    ).unflatten(0, (-1, HEADS)),
+    "probabilities that are rounded": lambda q, k, v, keys, mask, bias: (products(q, k) * 1000).softmax(-1).long().to(v.dtype) @ v + v,
+    "values of no head": lambda q, k, v, keys, mask, bias: products(q, k).softmax(-1) @ v[0, 0],
     "causal, of a finite number": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, additive(causal(products(q, k)) & there(keys))),
 }
 
@@ -180,6 +205,8 @@ def test_becomes_the_op(name: str, tmp_path: Path):
     [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
     assert said in line
     assert "softmax" not in exported.coverage.ops
+    if name == "keys of one head":
+        return
     heads = HEADS if name.split(", ")[-1] not in ("repeated heads", "expanded heads", "grouped") else KV_HEADS
     text = (tmp_path / "model.graph").read_text()
     keys = line.split("attention ")[1].split(", ")[1]
@@ -198,6 +225,11 @@ NOTHING_SEEN: dict[str, tuple[Spelling, int]] = {
     "chosen, repeated heads": (lambda q, k, v, keys, mask, bias: torch.where(there(keys), products(q, repeated(k)), -1e9).softmax(-1) @ repeated(v), 1),
     "sdpa, added": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, infinite(there(keys))), 1),
     "sdpa, added to a bias": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias + infinite(there(keys))), 0),
+    "filled, causal": (lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), -1e9).softmax(-1) @ v, 0),
+    "added, causal, weak": (
+        lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + (1.0 - (causal(s) & there(keys)).to(q.dtype)) * -1e4).softmax(-1) @ v,
+        0,
+    ),
     "added, causal": (lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s) & there(keys))).softmax(-1) @ v, 0),
 }
 
@@ -222,26 +254,79 @@ def test_keys_that_are_there_in_part(name: str, is_fused: bool, tmp_path: Path):
 class Encoder(nn.Module):
     """PyTorch's own layers for texts of any length."""
 
-    def __init__(self, needs_weights: bool):
+    def __init__(self, needs_weights: bool, is_said: bool):
         super().__init__()
+        self.is_said = is_said
         self.attention, self.needs_weights = nn.MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True), needs_weights
         self.layer = nn.TransformerEncoderLayer(HEADS * WIDTH, HEADS, 16, dropout=0.0, batch_first=True)
 
     def forward(self, x, keys):
-        is_padding = keys == 0
+        is_padding = keys if self.is_said else keys == 0
         h, _ = self.attention(x, x, x, key_padding_mask=is_padding, need_weights=self.needs_weights)
         out = self.layer(h, src_key_padding_mask=is_padding)
         return {"loss": out.square().mean(), "out": out}
 
 
+@pytest.mark.parametrize("is_said", [False, True], ids=["of tokens", "of the batch"])
 @pytest.mark.parametrize("needs_weights", [False, True])
-def test_padding_of_pytorchs_own_layers(needs_weights: bool, tmp_path: Path):
-    model = TorchModel(filled(Encoder(needs_weights)), {"x": torch.randn(BATCH, LENGTH, HEADS * WIDTH), "keys": keys_of_texts()})
+def test_padding_of_pytorchs_own_layers(needs_weights: bool, is_said: bool, tmp_path: Path):
+    keys = keys_of_texts() == 0 if is_said else keys_of_texts()
+    model = TorchModel(filled(Encoder(needs_weights, is_said)), {"x": torch.randn(BATCH, LENGTH, HEADS * WIDTH), "keys": keys})
     exported = tacc.export_model(model.module, model.batch, tmp_path)
     check_against_torch(exported, model, EXACT)
     assert exported.any_batch
     lines = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
     assert len(lines) == 2 and all("key_bias=true" in line for line in lines)
+
+
+def test_dropout_of_pytorchs_own_attention(tmp_path: Path):
+    model = filled(nn.MultiheadAttention(HEADS * WIDTH, HEADS, dropout=0.1, batch_first=True))
+
+    class Attended(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = model
+
+        def forward(self, x):
+            return {"loss": self.attention(x, x, x)[0].square().mean()}
+
+    tacc.export_model(Attended(), {"x": torch.randn(BATCH, LENGTH, HEADS * WIDTH)}, tmp_path)
+    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    assert "dropout=0.1" in line
+
+
+@pytest.mark.parametrize("rows", ["queries", "keys"])
+def test_a_row_of_no_sample_is_no_padding(rows: str, tmp_path: Path):
+    """An input [1,S], whatever it says of queries or keys."""
+
+    def spelling(q, k, v, keys, mask, bias):
+        seen = (keys != 0)[:, None, :, None] if rows == "queries" else (keys.flip(1) != 0)[:, None, None]
+        return F.scaled_dot_product_attention(q, k, v, seen.expand(-1, -1, q.shape[2], q.shape[2]))
+
+    keys = torch.ones(1, LENGTH, dtype=torch.int64)
+    keys[0, 6:] = 0
+    assert export_of(spelling, tmp_path, keys).coverage.ops.get("attention", 0) == 0
+
+
+BLOCKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "two back": lambda q: blocks(q, 16).abs() <= 2,
+    "shifted": lambda q: torch.arange(q.shape[2])[:, None] >> 5 == torch.arange(q.shape[2]) >> 5,
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_show_in_longer_texts(name: str, tmp_path: Path):
+    class Blocks(Attends):
+        def forward(self, x):
+            q, k, v = (layer(x).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+            out = F.scaled_dot_product_attention(q, k, v, BLOCKS[name](q) & causal(q @ k.mT))
+            return {"loss": out.square().mean(), "out": out}
+
+    module = filled(Blocks(FUSED["plain"][0]))
+    model = TorchModel(module, {"x": torch.randn(BATCH, 80, 6)})
+    exported = tacc.export_model(module, model.batch, tmp_path)
+    assert exported.coverage.ops.get("attention", 0) == 0
+    check_against_torch(exported, model, EXACT)
 
 
 class LearnedQueries(nn.Module):
