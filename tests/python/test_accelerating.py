@@ -237,3 +237,15 @@ def test_checkpoints_that_fail_are_told_once(capfd):
     assert capfd.readouterr().err.splitlines() == [
         "tacc: full-1: checkpoints fail: no space left on device; it goes on and tries again", "tacc: full-1: checkpoints are written again",
     ]
+
+
+def test_a_trainer_says_that_the_length_is_the_first_batchs():
+    """Where a collator of somebody's own pads, a longer batch may come."""
+    transformers = pytest.importorskip("transformers")
+    from tacc.accelerating.trainer_model import _length_of_first
+
+    padded = {"input_ids": torch.ones(2, 7, dtype=torch.int64), "attention_mask": torch.tensor([[1] * 7, [1] * 5 + [0] * 2])}
+    whole = {**padded, "attention_mask": torch.ones(2, 7, dtype=torch.int64)}
+    assert _length_of_first(lambda samples: samples, padded) == 7
+    assert _length_of_first(lambda samples: samples, whole) == 0
+    assert _length_of_first(transformers.default_data_collator, padded) == 0

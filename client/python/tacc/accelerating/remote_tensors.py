@@ -59,7 +59,7 @@ class RemoteParameter(_Remote, torch.nn.Parameter):  # type: ignore[misc]
         if owner.has_gradients():
             raise InputError(
                 "the gradients are with the ranks, and not in .grad: to clip them use model.clip_grad_norm_(max_norm), or torch.nn.utils.clip_grad_norm_ "
-                "by that name; optimizer.step() and zero_grad() work as they are"
+                "by that name; optimizer.step() and zero_grad() work as they are, and tacc.amp.GradScaler in place of torch.amp.GradScaler, whose unscale_ reads .grad"
             )
         return None
 

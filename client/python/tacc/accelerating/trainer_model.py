@@ -33,6 +33,14 @@ _ROUNDING = 5e-7  # Of a mean in float32, which models compute in float64 too.
 _log = logging.getLogger("transformers.trainer")
 
 
+def _length_of_first(collator: Any, batch: Mapping[str, Any]) -> int:
+    """The tokens of a sample, where a collator of somebody's own has padded them; 0: it has not, as far as one sees."""
+    name = getattr(collator, "__name__", type(collator).__name__)
+    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
+    pads = isinstance(mask, torch.Tensor) and bool((mask == 0).any())
+    return int(ids.shape[1]) if pads and isinstance(ids, torch.Tensor) and ids.dim() == 2 and "default_data_collator" not in name.lower() else 0
+
+
 class TrainerModel(AcceleratedModel):
     """An accelerated model whose batches may be shorter, and in evaluation have more samples, and that says what its module says of itself.
 
@@ -173,6 +181,12 @@ class TrainerModel(AcceleratedModel):
         elif pads_to_longest(trainer.data_collator) and not self._options.buckets:
             evaluated = trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]
             lengths = longest([trainer.train_dataset, *evaluated], trainer.data_collator.pad_to_multiple_of)
+        elif not self._options.buckets and (length := _length_of_first(trainer.data_collator, batch)):
+            _log.warning(
+                "tacc: the collator is none of transformers: the job computes with the %d tokens of the first batch, and refuses a longer one; give "
+                "tacc.accelerate_hf_trainer(max_length=N) if one may come",
+                length,
+            )
         has_decoder = bool(getattr(config, "is_encoder_decoder", False))
         if not has_decoder:
             lengths = {"input_ids": max(lengths.values())} if lengths else {}

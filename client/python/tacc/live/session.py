@@ -278,7 +278,7 @@ class Session:
                         source = source[m * size : (m + 1) * size]
                     place = self._place(staged._slot, part)
                     for to, index in part.index:
-                        np.copyto(place[(*to, ...)], source[index], casting="same_kind")  # A view, also of one number.
+                        np.copyto(place[to] if to else place, source[index], casting="same_kind")
         staged._packed = self._pack(staged)
 
     def _pack(self, staged: StagedBatch) -> dict[int, bytes]:
