@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
@@ -79,19 +79,20 @@ def check_derivative(lowering: Lowering, node: torch.fx.Node, operands: list[Val
 
 def _refuses_to_derive(node: torch.fx.Node) -> bool:
     """Whether its kernel for Autograd is PyTorch's stand-in, which says only in the backward that there is no derivative."""
+    mode = FakeTensorMode()
 
     def trained(n: torch.fx.Node) -> Any:
         value = n.meta["val"]
-        return value.detach().requires_grad_(value.is_floating_point()) if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value.node.hint if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+        sizes = [d if isinstance(d, int) else d.node.hint for d in value.shape]  # of the example
+        return torch.empty(sizes, dtype=value.dtype).requires_grad_(value.is_floating_point())
 
-    mode = next((v.fake_mode for n in node.all_input_nodes if isinstance(v := n.meta.get("val"), FakeTensor)), None)
-    if mode is None:
-        return False
     try:
         with mode, torch.enable_grad():
             made = node.target(*torch.fx.node.map_arg(node.args, trained), **torch.fx.node.map_arg(dict(node.kwargs), trained))
-    except RuntimeError:
-        return False  # It cannot be told without the tensors' sizes: the rank will say so.
+    except (RuntimeError, TypeError):
+        return False  # It cannot be told: the rank will say so.
     return any("NotImplemented" in v.grad_fn.name() for v in tree_leaves(made) if isinstance(v, torch.Tensor) and v.grad_fn is not None)
 
 
