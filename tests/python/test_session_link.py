@@ -58,6 +58,15 @@ def test_no_rank_waits_until_the_answer_of_another_is_read(ranks):
     assert answers == [({"serial": 1, "rank": 0}, b""), ({"serial": 1, "bytes": len(payload)}, payload)]
 
 
+def test_an_answer_that_came_twice_is_not_the_next_one(ranks):
+    """A rank had a command by a connection that broke, and has it again by this one."""
+    (link_0, rank_0), (link_1, rank_1) = ranks
+    rank_0.sendall(frame({"serial": 2}, b"twice") + frame({"serial": 2}, b"twice") + frame({"serial": 3}))
+    rank_1.sendall(frame({"serial": 2}) + frame({"serial": 3}))
+    assert [answer["serial"] for answer, _ in receive_all([link_0, link_1], 2)] == [2, 2]
+    assert [answer["serial"] for answer, _ in receive_all([link_0, link_1], 3)] == [3, 3]
+
+
 def test_a_connection_that_ends_in_the_middle_of_an_answer_is_broken(ranks):
     (link_0, rank_0), (link_1, rank_1) = ranks
     rank_0.sendall(frame({"serial": 1}))

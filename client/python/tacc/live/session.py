@@ -602,7 +602,7 @@ class Session:
                 if not is_sent:
                     self._send(command, staged, state)
                 is_sent = True
-                self._answers = receive_all(self._links)
+                self._answers = receive_all(self._links, self._serial)
                 if wrong := [answer["serial"] for answer, _ in self._answers if answer["serial"] != self._serial]:
                     raise TaccError(f"the answer to command {wrong[0]} came in place of that to {self._serial}")
                 return self._answers[0][0]

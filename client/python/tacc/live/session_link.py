@@ -208,8 +208,9 @@ class Link:
         self._socket.close()
 
 
-def receive_all(links: Sequence[Link]) -> list[tuple[dict[str, Any], bytearray]]:
-    """The next frame of each link, in their order. They are read as they come: a rank lets go of a client that does not read for long.
+def receive_all(links: Sequence[Link], serial: int = 0) -> list[tuple[dict[str, Any], bytearray]]:
+    """The next frame of each link, in their order, but for answers to commands before `serial`: a rank that got one twice, by a connection that broke and by the
+    next, may answer it twice. They are read as they come: a rank lets go of a client that does not read for long.
 
     Raises:
         TaccError: As of `Link.receive`.
@@ -226,6 +227,9 @@ def receive_all(links: Sequence[Link]) -> list[tuple[dict[str, Any], bytearray]]
             try:
                 next(reader)
             except StopIteration as end:
-                frames[i] = end.value
-                input_.unregister(fd)
+                if end.value[0].get("serial", serial) < serial:
+                    readers[fd] = (i, links[i]._frame())
+                else:
+                    frames[i] = end.value
+                    input_.unregister(fd)
     return [frames[i] for i in range(len(links))]
