@@ -236,7 +236,8 @@ def _may_be_infinite(g: Lowering, mask: Value) -> bool:
 
     def brings_it(node: Node) -> bool:
         if node.op == "constant":
-            return abs(float(node.attrs["value"])) == math.inf
+            value = node.attrs["value"]  # Or an extent.
+            return isinstance(value, float) and abs(value) == math.inf
         if node.op == "input":
             return node.results[0].is_floating
         return node.op == "log" or (node.op == "param" and "role" in node.attrs)
