@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from tacc.exporting.extents import BATCH, Extent, product, simplified, text
+from tacc.exporting.extents import BATCH, Extent, product, text
 from tacc.exporting.graph_text import Node, Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import ATTENTION
@@ -110,14 +110,14 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
 
 
 def _is_multiple(a: Extent, b: Extent) -> bool:
-    return isinstance(simplified(sympy.sympify(a) / b) if not isinstance(a, int) else None, int)
+    return bool(sympy.sympify(a / b).is_Integer) if not isinstance(a, int) else False
 
 
 def _quotient(a: Extent, b: Extent) -> int:
-    quotient = simplified(sympy.sympify(a) / b)
-    if not isinstance(quotient, int):
+    quotient = sympy.sympify(a) / b
+    if not quotient.is_Integer:
         raise NoRowError(f"of {text(a)} samples and heads, with keys of {text(b)} samples")
-    return quotient
+    return int(quotient)
 
 
 def _unrepeated(g: Lowering, x: Value) -> Value:
