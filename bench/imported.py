@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--precisions", default="f32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6, help="of a run that are counted, after 3 of warm-up")
+    parser.add_argument("--ways", nargs="+", default=[mode for _, mode in WAYS], choices=[mode for _, mode in WAYS], help="of PyTorch; eager is one of them")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     steps = WARM_UP + args.steps
@@ -149,7 +150,7 @@ def main() -> None:
     rows = []
     for name in names:
         for precision in args.precisions.split(","):
-            left = list(WAYS)
+            left = [way for way in WAYS if way[1] in args.ways or way[1] == "eager"]
             ours: list[dict] = []
             theirs: dict[tuple[str, ...], list[dict]] = {way: [] for way in left}
             for _ in range(args.rounds):
@@ -161,6 +162,8 @@ def main() -> None:
                 left = [fastest]
             (our_seconds, our_bytes), (seconds, _) = figure(ours), figure(theirs[left[0]])
             eager_bytes = figure(theirs[WAYS[0]])[1]
+            ratios = ", ".join(f"{name_of(way)} {figure(runs)[0] / our_seconds:.2f}" for way, runs in theirs.items())
+            print(f"{name}, {precision}: times as fast as {ratios}", file=sys.stderr)
             rows.append(f"| {name} | {precision} | {name_of(left[0])} | {our_seconds:.3f} | {seconds:.3f} | {seconds / our_seconds:.2f} | {SPEED_BARS.get(name, '')} | "
                         f"{our_bytes / 2**20:.0f} | {eager_bytes / 2**20:.0f} | {our_bytes / eager_bytes:.2f} | {MEMORY_BAR} |")
             print(rows[-1], file=sys.stderr)
