@@ -218,8 +218,8 @@ TEST(Context, FeaturesOfAttentionEqualOneRank) {
   }
 }
 
-// What whole numbers alone are computed of along the sequence stays in natural order until it meets the sequence: labels
-// that a model shifts by itself, and positions that are the running sum of a mask.
+// What whole numbers alone are computed of along the sequence stays in natural order until it meets the sequence:
+// labels that a model shifts by itself, and positions that are the running sum of a mask.
 TEST(Context, WhatModelsComputeOfWholeNumbersEqualsOneRank) {
   const OpTable ops;
   const std::string targets = "%targets = input \"targets\" : i32[B,S]\n";
