@@ -308,6 +308,22 @@ def test_a_row_of_no_sample_is_no_padding(rows: str, tmp_path: Path):
     assert export_of(spelling, tmp_path, keys).coverage.ops.get("attention", 0) == 0
 
 
+def test_a_window_is_seen_behind_it(tmp_path: Path):
+    """It is longer than short sequences, and no longer than one that shows no window."""
+
+    class Windowed(Attends):
+        def forward(self, x):
+            q, k, v = (layer(x).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+            distance = distances(q)
+            out = F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < 16))
+            return {"loss": out.square().mean(), "out": out}
+
+    model = TorchModel(filled(Windowed(FUSED["plain"][0])), {"x": torch.randn(BATCH, 40, 6)})
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    assert " window=16 " in (tmp_path / "model.graph").read_text()
+    check_against_torch(exported, model, EXACT)
+
+
 BLOCKS: dict[str, Callable[[Tensor], Tensor]] = {
     "two back": lambda q: blocks(q, 16).abs() <= 2,
     "shifted": lambda q: torch.arange(q.shape[2])[:, None] >> 5 == torch.arange(q.shape[2]) >> 5,

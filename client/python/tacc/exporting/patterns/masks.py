@@ -62,30 +62,29 @@ def _numbers(node: Node, values: ConstantValues) -> list[int]:
 
 
 def _classify(node: Node, rank: int, keys: Node | None, no_key: int, values: ConstantValues) -> Mask | None:
-    found: list[Mask | None] = []
+    found: dict[int, Mask | None] = {}  # by the length
 
-    def evaluate(lengths: tuple[int, ...], at_least: int) -> bool:
-        """Whether so many of them could be evaluated, which a table of positions may end before, and are masks."""
-        count = 0
-        for length in lengths:
-            with contextlib.suppress(RuntimeError, IndexError):
-                found.append(_classify_for(node, rank, keys, no_key, values, length))
-                count += 1
-                if found[-1] is None:
-                    return False
-        return count >= at_least
+    def evaluate(length: int) -> bool:
+        """Whether it could be evaluated, which a table of positions may end before."""
+        with contextlib.suppress(RuntimeError, IndexError):
+            found[length] = _classify_for(node, rank, keys, no_key, values, length)
+        return length in found
 
     try:
         lengths = values.revealing(node)
-        if any(n > MAX_LENGTH for n in lengths.last):
+        if any(n > MAX_LENGTH for n in lengths.last) or not (evaluate(_LENGTHS[0]) and evaluate(_LENGTHS[1])):
             return None
-        if not (evaluate(_LENGTHS[:2], 2) and evaluate(_LENGTHS[2:], 0) and evaluate(lengths.behind, 0) and evaluate(lengths.last, bool(lengths.last))):
+        for length in (*_LENGTHS[2:], *lengths.behind):
+            if None in found.values():
+                return None
+            evaluate(length)
+        if lengths.last and not any(map(evaluate, lengths.last)):
             return None
     except (InexpressibleError, NotImplementedError):
         return None
-    last = found[-1]
+    last = found[max(found)]
     # A short sequence does not show a window.
-    if last is None or any(one is None or one.causal != last.causal or one.window not in (0, last.window) for one in found):
+    if last is None or any(one is None or one.causal != last.causal or one.window not in (0, last.window) for one in found.values()):
         return None
     return last
 
