@@ -155,8 +155,16 @@ def main() -> None:
             theirs: dict[tuple[str, ...], list[dict]] = {way: [] for way in left}
             for _ in range(args.rounds):
                 ours.append(side(name, precision, steps, ("--mode", "tacc"), args.build))
-                for way in left:
-                    theirs[way].append(side(name, precision, steps, way, args.build))
+                for way in list(left):
+                    try:
+                        theirs[way].append(side(name, precision, steps, way, args.build))
+                    except RuntimeError as error:
+                        if way[1] == "eager":
+                            raise
+                        print(f"{name}, {precision}, {name_of(way)}: PyTorch cannot: {str(error).splitlines()[0]}", file=sys.stderr)
+                        left.remove(way)
+                        del theirs[way]
+                        continue
                     print(f"{name}, {precision}, {name_of(way)}: {figure(theirs[way])[0]:.3f} s a step, tacc {figure(ours)[0]:.3f}", file=sys.stderr)
                 fastest = min(left, key=lambda way: figure(theirs[way])[0])
                 left = [fastest]
