@@ -295,6 +295,15 @@ def test_dropout_of_pytorchs_own_attention(tmp_path: Path):
     assert "dropout=0.1" in line
 
 
+@pytest.mark.parametrize("drop", [F.dropout, lambda p, rate: torch.native_dropout(p, rate, True)[0]], ids=["dropout", "native"])
+def test_dropout_of_probabilities_is_the_ops(drop, tmp_path: Path):
+    model = Attends(lambda q, k, v, keys, mask, bias: drop(products(q, k).softmax(-1), 0.1) @ v)
+    batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
+    tacc.export_model(filled(model), batch, tmp_path)
+    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    assert "dropout=0.1" in line
+
+
 @pytest.mark.parametrize("rows", ["queries", "keys"])
 def test_a_row_of_no_sample_is_no_padding(rows: str, tmp_path: Path):
     """An input [1,S], whatever it says of queries or keys."""

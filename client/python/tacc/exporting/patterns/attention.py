@@ -90,7 +90,7 @@ def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
             dropout = float(user.args[1]) if user.args[2] else 0.0
         elif not (is_op(user, "_to_copy", "clone", "to", "contiguous") or getattr(user.target, "__name__", "") == "getitem"):
             return 0
-        if not user.meta["val"].is_floating_point():
+        if isinstance(user.meta["val"], torch.Tensor) and not user.meta["val"].is_floating_point():
             return 0
         probabilities = user
     if user is None or user.args[0] is not probabilities:
