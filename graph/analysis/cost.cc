@@ -144,9 +144,10 @@ std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call) {
   const std::optional<AttentionOperands> at = AttentionOperandsOf(op.name(), *call.attrs, call.operands.size());
   if (!at.has_value()) return std::nullopt;
   const bool is_any = at->document_start >= 0 || at->sinks >= 0 || at->earlier_out >= 0 || at->step >= 0 ||
-                      at->key_bias >= 0 || call.attr<int64_t>("window") > 0 || call.attr<double>("softcap") > 0 ||
-                      call.attrs->count("alibi_slopes") > 0 || call.attr<int64_t>("zigzag") > 1 ||
-                      call.attr<int64_t>("block") > 0 || call.in(at->q).dims.back() != call.in(at->v).dims.back();
+                      at->key_bias >= 0 || at->bias >= 0 || call.attr<int64_t>("window") > 0 ||
+                      call.attr<double>("softcap") > 0 || call.attrs->count("alibi_slopes") > 0 ||
+                      call.attr<int64_t>("zigzag") > 1 || call.attr<int64_t>("block") > 0 ||
+                      call.in(at->q).dims.back() != call.in(at->v).dims.back();
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
 }
 
@@ -155,8 +156,9 @@ AttentionExtras ExtrasOfAttention(const Op& op, const OpCall& call, double flops
   const auto head_dim = static_cast<double>(call.in(at.q).dims.back()),
              value_dim = static_cast<double>(call.in(at.v).dims.back());
   // As AttentionFlops counts them.
-  const double scores = flops / ((at.is_gradient ? 4 : 2) * (head_dim + value_dim));
-  return {scores, at.is_gradient ? 2 * head_dim * scores : 0};
+  const bool makes_scores_again = at.is_gradient && op != "attention_bias_grad";  // whose flops are of those alone
+  const double scores = flops / ((makes_scores_again ? 4 : 2) * (head_dim + value_dim));
+  return {scores, makes_scores_again ? 2 * head_dim * scores : 0};
 }
 
 bool IsWholeAllReduce(const Graph& graph, const Node& node, const GroupShape& group, const CollectiveRanks& ranks) {
@@ -201,7 +203,7 @@ double ModelFlops(const Program& program, const OpTable& ops) {
     if (graph == nullptr) continue;
     for (const Node& node : graph->nodes) {
       const OpDef* def = ops.Find(node.op);
-      if (def == nullptr || !def->is_matmul || !def->flops || node.recompute > 0) continue;
+      if (def == nullptr || !def->is_matmul || def->is_repeat || !def->flops || node.recompute > 0) continue;
       total += def->flops(LogicalCallOf(*graph, node));
     }
   }

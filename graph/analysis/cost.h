@@ -66,7 +66,7 @@ DType ProductType(const OpCall& call);
 // The keys that an attention's queries may see.
 enum class AttentionMask {
   kPlain,  // all keys, or those before them, of a whole sequence in natural order
-  kAny,    // else: documents, alibi, sinks, biases of keys, windows, soft caps, dropout, a ring's steps
+  kAny,    // else: documents, alibi, sinks, biases, windows, soft caps, dropout, a ring's steps
 };
 // Absent for other ops than attention and its gradient.
 std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call);

@@ -21,6 +21,7 @@ class Scores {
         sample_(at.sample >= 0 ? r.in[at.sample] : nullptr),
         step_(at.step >= 0 ? r.in[at.step] : nullptr),
         key_bias_(at.key_bias >= 0 ? r.in[at.key_bias] : nullptr),
+        bias_(at.bias >= 0 ? r.in[at.bias] : nullptr),
         queries_(r.in_ranges[at.q][1]),
         keys_(r.in_ranges[at.k][1]),
         num_queries_(r.in_logical[at.q][1]),
@@ -32,9 +33,8 @@ class Scores {
   int64_t kv_head(int64_t h) const { return h / group_; }
   // Are these rows logical, not padding?
   bool HasQuery(int64_t i) const { return i < queries_.end - queries_.begin; }
-  bool Sees(int64_t b, int64_t i, int64_t j) const {
-    if (j >= keys_.end - keys_.begin) return false;
-    if (key_bias_ != nullptr && key_bias_->at({b, j}) == -INFINITY) return false;
+  bool Sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (j >= keys_.end - keys_.begin || Bias(b, h, i, j) == -INFINITY) return false;
     const int64_t block = r_.attr<int64_t>("block");
     if (block > 0 && (queries_.begin + i) / block != (keys_.begin + j) / block) return false;
     if (!r_.attr<bool>("causal")) return true;
@@ -42,11 +42,12 @@ class Scores {
     if (window > 0 && key <= query - window) return false;
     return key <= query && (start_ == nullptr || static_cast<double>(key) >= start_->at({b, i}));
   }
+  bool IsOutweighed(int64_t b, int64_t h, int64_t i, int64_t j) const { return Bias(b, h, i, j) == INFINITY; }
   double at(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const size_t logical_head = static_cast<size_t>(first_head_ + h);
     const double slope = logical_head < slopes_.size() ? slopes_[logical_head] : 0;
     const double product = Product(b, h, i, j), cap = r_.attr<double>("softcap");
-    const double bias = key_bias_ == nullptr ? 0 : key_bias_->at({b, j});
+    const double bias = Bias(b, h, i, j);
     if (bias == INFINITY) return 0;
     return (cap > 0 ? cap * std::tanh(product / cap) : product) +
            slope * static_cast<double>(KeyPosition(j) - QueryPosition(i)) + bias;
@@ -69,7 +70,19 @@ class Scores {
                : 0;
   }
 
+  // [b or 0, h or 0, i, j] of what has the dims of bias.
+  std::vector<int64_t> BiasIndex(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return {bias_->dims[0] == 1 ? 0 : b, bias_->dims[1] == 1 ? 0 : h, i, j};
+  }
+
  private:
+  // -inf of either hides the key, whatever the other.
+  double Bias(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const double of_key = key_bias_ == nullptr ? 0 : key_bias_->at({b, j});
+    if (of_key == -INFINITY || bias_ == nullptr) return of_key;
+    const double own = bias_->at(BiasIndex(b, h, i, j));
+    return own == -INFINITY ? own : of_key + own;
+  }
   double Product(int64_t b, int64_t h, int64_t i, int64_t j) const {
     double dot = 0;
     for (int64_t d = 0; d < q_.dims[3]; ++d) dot += q_.at({b, i, h, d}) * k_.at({b, j, kv_head(h), d});
@@ -87,6 +100,7 @@ class Scores {
   const Array* sample_;
   const Array* step_;
   const Array* key_bias_;
+  const Array* bias_;
   graph::Range queries_, keys_;
   int64_t num_queries_, num_keys_, first_head_;
   int64_t group_ = 1;
@@ -107,18 +121,18 @@ Results AttentionForward(const char* op, const Request& r) {
                                               : -INFINITY;
     double max = before;
     for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (scores.Sees(b, i, j)) max = std::max(max, scores.at(b, h, i, j));
+      if (scores.Sees(b, h, i, j)) max = std::max(max, scores.at(b, h, i, j));
     }
     double sum = before == -INFINITY ? 0 : std::exp(before - max);
     for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (scores.Sees(b, i, j)) sum += std::exp(scores.at(b, h, i, j) - max);
+      if (scores.Sees(b, h, i, j)) sum += std::exp(scores.at(b, h, i, j) - max);
     }
     lse.at(index) = sum == 0 ? -INFINITY : max + std::log(sum);
     for (int64_t d = 0; d < v.dims[3] && at.earlier_out >= 0 && before != -INFINITY; ++d) {
       out.at({b, i, h, d}) = r.in[at.earlier_out]->at({b, i, h, d}) * std::exp(before - lse.at(index));
     }
     for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (!scores.Sees(b, i, j)) continue;
+      if (!scores.Sees(b, h, i, j)) continue;
       const double p = std::exp(scores.at(b, h, i, j) - lse.at(index)) * scores.Kept(b, h, i, j);
       for (int64_t d = 0; d < v.dims[3]; ++d) out.at({b, i, h, d}) += p * v.at({b, j, scores.kv_head(h), d});
     }
@@ -140,7 +154,7 @@ Results AttentionGrad(const Request& r) {
     double delta = 0;
     for (int64_t d = 0; d < value_depth; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
     for (int64_t j = 0; j < k.dims[1]; ++j) {
-      if (!scores.Sees(b, i, j)) continue;
+      if (!scores.Sees(b, h, i, j)) continue;
       const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
       double dp = 0;
       for (int64_t d = 0; d < value_depth; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
@@ -153,6 +167,27 @@ Results AttentionGrad(const Request& r) {
     }
   });
   return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
+Results AttentionBiasGrad(const Request& r) {
+  const Array &dout = *r.in[0], &k = *r.in[2], &v = *r.in[3], &out = *r.in[4], &lse = *r.in[5];
+  const Scores scores(r, *graph::AttentionOperandsOf("attention_bias_grad", r.node->attrs, r.in.size()));
+  const bool yields = r.attr<bool>("bias_yields");
+  Array dbias = r.NewResult(0);
+  ForEachIndex(lse.dims, [&](const Dims& index) {
+    const int64_t b = index[0], h = index[1], i = index[2], kv = scores.kv_head(h);
+    if (!scores.HasQuery(i)) return;
+    double delta = 0;
+    for (int64_t d = 0; d < v.dims[3]; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
+    for (int64_t j = 0; j < k.dims[1]; ++j) {
+      if (!scores.Sees(b, h, i, j) || (yields && scores.IsOutweighed(b, h, i, j))) continue;
+      double dp = 0;
+      for (int64_t d = 0; d < v.dims[3]; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
+      const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
+      dbias.at(scores.BiasIndex(b, h, i, j)) += p * (dp * scores.Kept(b, h, i, j) - delta);
+    }
+  });
+  return {std::move(dbias)};
 }
 
 // The call of attention (operand `joined` is q) in which q, k and v are one operand, with each by itself.
@@ -198,6 +233,7 @@ Results AttentionJoinedGrad(const Request& r) {
 
 void AddAttentionEvaluators(EvaluatorTable& table) {
   table.Add("attention", Attention);
+  table.Add("attention_bias_grad", AttentionBiasGrad);
   table.Add("attention_continue", AttentionContinue);
   table.Add("attention_grad", AttentionGrad);
   table.Add("attention_joined", AttentionJoined);

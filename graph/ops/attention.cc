@@ -1,4 +1,4 @@
-// attention attention_continue attention_grad attention_joined attention_joined_grad. Dims:
+// attention attention_bias_grad attention_continue attention_grad attention_joined attention_joined_grad. Dims:
 // B batch, S queries, T keys, H query heads, K kv heads, D head dim of queries and keys, V of values and results.
 #include <algorithm>
 
@@ -29,10 +29,12 @@ namespace {
 //                  element [head, query, key] of a sample [H,S,T] does in the op `dropout`
 //   sinks          of a forward: the operand `sinks` [H] follows v, the score of one more key of each head that every
 //                  query sees, whose value is 0. A gradient needs them not: lse counts them
-//   key_bias       the operand `key_bias` f32 [B,T], right before document_start, is added to all scores of a key,
-//                  after softcap. -inf hides the key. +inf outweighs its products: its scores are 0, with the
-//                  derivative of others; where all keys have it, results are the mean of all values. It has no
-//                  derivative itself
+//   key_bias       the operand `key_bias` f32 [B,T], right before bias, is added to all scores of a key, after softcap.
+//                  -inf hides the key. +inf outweighs its products: its scores are 0, with the derivative of others;
+//                  where all keys have it, results are the mean of all values. It has no derivative itself
+//   bias           the operand `bias` [B,H,S,T], whose B and H may be 1, right before document_start, is added to the
+//                  scores as key_bias is. What key_bias hides stays hidden. A split of the sequence moves to the heads
+//   bias_yields    with a bias: it has no derivative where a +inf outweighs its score
 std::vector<AttrSpec> AttentionAttrs() {
   return {{"causal", AttrKind::kBool},
           {"scale", AttrKind::kFloat},
@@ -44,6 +46,8 @@ std::vector<AttrSpec> AttentionAttrs() {
           {"dropout_seed", AttrKind::kInt, AttrSpec::kOptional},
           {"sinks", AttrKind::kBool, AttrSpec::kOptional},
           {"key_bias", AttrKind::kBool, AttrSpec::kOptional},
+          {"bias", AttrKind::kBool, AttrSpec::kOptional},
+          {"bias_yields", AttrKind::kBool, AttrSpec::kOptional},
           {"zigzag", AttrKind::kInt, AttrSpec::kOptional},
           {"block", AttrKind::kInt, AttrSpec::kOptional},
           {"shift", AttrKind::kInt, AttrSpec::kOptional},
@@ -76,6 +80,19 @@ TensorType WithHeadDim(TensorType type, int64_t head_dim) {
   return type;
 }
 
+absl::Status CheckBias(const OpCall& call, const AttentionOperands& at) {
+  const TensorType &bias = call.in(at.bias), &q = call.in(at.q);
+  TACC_RETURN_IF_ERROR(WantFloating("bias", bias));
+  TACC_RETURN_IF_ERROR(WantRank("bias", bias, 4));
+  TensorType wanted = {bias.dtype, {q.dims[0], q.dims[2], q.dims[1], call.in(at.k).dims[1]}};
+  for (int d : {0, 1}) {
+    if (bias.dims[d] == 1) wanted.dims[d] = 1;
+  }
+  TACC_RETURN_IF_ERROR(WantType("bias", bias, wanted));
+  if (call.attr<int64_t>("block") > 0) return absl::InvalidArgumentError("bias=true with block; a ring has no bias");
+  return absl::OkStatus();
+}
+
 // Checks the number of operands, q, k, v, sinks, document_start and the attributes.
 absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
   const size_t count = static_cast<size_t>(at.count);
@@ -104,6 +121,7 @@ absl::Status CheckAttention(const OpCall& call, const AttentionOperands& at) {
   }
   if (at.key_bias >= 0)
     TACC_RETURN_IF_ERROR(WantType("key_bias", call.in(at.key_bias), {DType::kF32, {k.dims[0], k.dims[1]}}));
+  if (at.bias >= 0) TACC_RETURN_IF_ERROR(CheckBias(call, at));
   const bool causal = call.attr<bool>("causal");
   const bool ordered = causal || call.attr<int64_t>("zigzag") != 0 || call.attr<int64_t>("block") != 0;
   if (ordered && q.dims[1] != k.dims[1]) {
@@ -138,16 +156,17 @@ TensorType ResultType(const OpCall& call, const TensorType& operand) {
 // kv head, so with fewer kv heads only an even cut keeps groups together.
 struct AttentionFactors {
   Rule rule;
-  std::vector<int> q, k, v, out, sinks, lse, sample, key_bias, start;
+  std::vector<int> q, k, v, out, sinks, lse, sample, key_bias, bias, start;
   // Those of the operands behind the last that all calls have.
   void AddTrailing(const AttentionOperands& at) {
     if (at.step >= 0) rule.in.insert(rule.in.end(), {{}, sample});
     if (at.key_bias >= 0) rule.in.push_back(key_bias);
+    if (at.bias >= 0) rule.in.push_back(bias);
     if (at.document_start >= 0) rule.in.push_back(start);
   }
 };
-AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, const TensorType& v,
-                                      const OpCall& call) {
+AttentionFactors MakeAttentionFactors(const OpCall& call, const AttentionOperands& at) {
+  const TensorType &q = call.in(at.q), &k = call.in(at.k), &v = call.in(at.v);
   AttentionFactors f;
   const int64_t block = call.attr<int64_t>("block");
   const int batch = f.rule.AddFactor(q.dims[0]), heads = f.rule.AddFactor(q.dims[2]);
@@ -155,13 +174,17 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
     f.rule.factors[heads].even = true;
     f.rule.factors[heads].groups = k.dims[2];
   }
-  const int64_t ring = block > 0 ? q.dims[1] / block : call.attr<int64_t>("zigzag");
+  const int64_t ring = at.bias >= 0 ? 0 : block > 0 ? q.dims[1] / block : call.attr<int64_t>("zigzag");
   const int queries = f.rule.AddFactor(ring > 0 ? ring : q.dims[1]);
   const int keys = ring > 0 ? queries : f.rule.AddFactor(k.dims[1]), depth = f.rule.AddFactor(q.dims[3]);
   const int value_depth = v.dims[3] == q.dims[3] ? depth : f.rule.AddFactor(v.dims[3]);
   f.rule.factors[depth].replicate = f.rule.factors[value_depth].replicate = true;
   if (ring == 0) {
     f.rule.factors[keys].replicate = true;
+    if (at.bias >= 0) {
+      f.rule.factors[queries].replicate = true;
+      f.rule.factors[queries].move_to = heads;
+    }
   } else {
     f.rule.factors[queries].even = true;
     f.rule.factors[queries].move_to = heads;
@@ -175,6 +198,10 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
   f.lse = {batch, heads, queries};
   f.sample = {batch};
   f.key_bias = {batch, keys};
+  if (at.bias >= 0) {
+    const std::vector<int64_t>& dims = call.in(at.bias).dims;
+    f.bias = {dims[0] == q.dims[0] ? batch : Rule::kNone, dims[1] == q.dims[2] ? heads : Rule::kNone, queries, keys};
+  }
   f.start = {batch, queries};
   f.rule.self_masking = true;
   return f;
@@ -206,8 +233,22 @@ int64_t KeyRuns(const TensorType& k, const OpCall& call) {
 }
 
 std::vector<int> ExactOperands(const char* name, const OpCall& call) {
-  const int key_bias = Of(name, call).key_bias;
-  return key_bias < 0 ? std::vector<int>() : std::vector<int>{key_bias};
+  const AttentionOperands at = Of(name, call);
+  std::vector<int> exact;
+  for (int i : {at.key_bias, at.bias}) {
+    if (i >= 0) exact.push_back(i);
+  }
+  return exact;
+}
+
+// Those of attention_grad and attention_bias_grad, which differ in their results.
+AttentionFactors GradientFactors(const char* name, const OpCall& call) {
+  const AttentionOperands at = Of(name, call);
+  AttentionFactors f = MakeAttentionFactors(call, at);
+  f.rule.in = {f.out, f.q, f.k, f.v, f.out, f.lse};
+  f.AddTrailing(at);
+  f.rule.linear_in = {{0}};
+  return f;
 }
 
 // attention or attention_continue.
@@ -216,7 +257,7 @@ OpDef AttentionForward(const char* name) {
   op.name = name;
   const int num_required = AttentionOperandsOf(name, {}, 0)->count;
   op.min_operands = num_required;
-  op.max_operands = num_required + 5;
+  op.max_operands = num_required + 6;
   op.num_results = 2;
   op.attrs = AttentionAttrs();
   op.positional = true;
@@ -235,7 +276,7 @@ OpDef AttentionForward(const char* name) {
   };
   op.rule = [=](const OpCall& call) -> absl::StatusOr<Rule> {
     const AttentionOperands at = Of(name, call);
-    AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1), call.in(2), call);
+    AttentionFactors f = MakeAttentionFactors(call, at);
     f.rule.in = {f.q, f.k, f.v};
     if (at.sinks >= 0) f.rule.in.push_back(f.sinks);
     if (at.earlier_out >= 0) f.rule.in.insert(f.rule.in.end(), {f.out, f.lse});
@@ -282,12 +323,13 @@ void AddAttention(OpTable& table) {
     std::vector<ValueId> operands = {dout};
     operands.insert(operands.end(), node.operands.begin(), node.operands.begin() + 3);
     operands.insert(operands.end(), node.results.begin(), node.results.end());
-    for (int i : {at.step, at.sample, at.key_bias, at.document_start}) {
+    for (int i : {at.step, at.sample, at.key_bias, at.bias, at.document_start}) {
       if (i >= 0) operands.push_back(node.operands[i]);
     }
     Attrs attrs = node.attrs;
     attrs.erase("wide");
     attrs.erase("sinks");
+    if (at.bias >= 0 && call.needs(at.bias)) call.gradients[at.bias] = b.Add("attention_bias_grad", operands, attrs);
     const std::vector<ValueId> gradients = b.AddMany("attention_grad", operands, std::move(attrs), 3);
     std::copy(gradients.begin(), gradients.end(), call.gradients.begin());
     if (at.sinks >= 0 && call.needs(at.sinks)) {
@@ -306,7 +348,7 @@ void AddAttention(OpTable& table) {
   OpDef grad;
   grad.name = "attention_grad";
   grad.min_operands = 6;
-  grad.max_operands = 10;
+  grad.max_operands = 11;
   grad.num_results = 3;
   grad.attrs = AttentionAttrs();
   grad.positional = true;
@@ -320,11 +362,8 @@ void AddAttention(OpTable& table) {
     return Types{ResultType(call, q), ResultType(call, call.in(2)), ResultType(call, call.in(3))};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    AttentionFactors f = MakeAttentionFactors(call.in(1), call.in(2), call.in(3), call);
-    f.rule.in = {f.out, f.q, f.k, f.v, f.out, f.lse};
-    f.AddTrailing(Of("attention_grad", call));
+    AttentionFactors f = GradientFactors("attention_grad", call);
     f.rule.out = {f.q, f.k, f.v};
-    f.rule.linear_in = {{0}};
     return f.rule;
   };
   // Twice the forward's: the recomputation of the scores is not counted.
@@ -336,6 +375,33 @@ void AddAttention(OpTable& table) {
     return target.AttentionGradBytes(call.in(1), call.in(2), call.in(3), KeyRuns(call.in(2), call));
   };
   table.Add(grad);
+
+  // The gradient of the operand `bias`: the same operands. It computes the scores and their gradients once more, which
+  // are in nobody's memory.
+  OpDef bias = grad;
+  bias.name = "attention_bias_grad";
+  bias.min_operands = 7;
+  bias.num_results = 1;
+  bias.infer = [infer = grad.infer](const OpCall& call) -> absl::StatusOr<Types> {
+    const AttentionOperands at = Of("attention_bias_grad", call);
+    if (at.bias < 0) return absl::InvalidArgumentError("bias=false; wanted true");
+    TACC_RETURN_IF_ERROR(infer(call).status());
+    return Types{call.in(at.bias)};
+  };
+  bias.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    AttentionFactors f = GradientFactors("attention_bias_grad", call);
+    f.rule.out = {f.bias};
+    f.rule.self_masking = false;  // Its sums are over samples and heads, of which the kernel knows no bounds.
+    return f.rule;
+  };
+  bias.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), call.in(3), 1, call); };
+  bias.is_repeat = true;
+  bias.expand = nullptr;
+  bias.exact_operands = [](const OpCall& call) { return ExactOperands("attention_bias_grad", call); };
+  bias.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return target.AttentionBiasGradBytes(call.in(1), call.in(3), call.out(0));
+  };
+  table.Add(bias);
 }
 
 // attention(q, k, v) and its gradient where q, k and v are the heads of one tensor [B,S,H+2K,D], in this order, and dq,

@@ -5,7 +5,7 @@ namespace tacc::graph {
 std::optional<AttentionOperands> AttentionOperandsOf(absl::string_view op, const Attrs& attrs, size_t num_operands) {
   AttentionOperands found;
   found.is_joined = op == "attention_joined" || op == "attention_joined_grad";
-  found.is_gradient = op == "attention_grad" || op == "attention_joined_grad";
+  found.is_gradient = op == "attention_grad" || op == "attention_joined_grad" || op == "attention_bias_grad";
   const bool goes_on = op == "attention_continue";
   if (!found.is_joined && !found.is_gradient && !goes_on && op != "attention") return std::nullopt;
   int next = 0;
@@ -29,6 +29,7 @@ std::optional<AttentionOperands> AttentionOperandsOf(absl::string_view op, const
     found.sample = next++;
   }
   if (GetAttr<bool>(attrs, "key_bias")) found.key_bias = next++;
+  if (GetAttr<bool>(attrs, "bias")) found.bias = next++;
   found.count = next;
   if (static_cast<int>(num_operands) > next) found.document_start = next;
   return found;

@@ -18,6 +18,7 @@ struct AttentionOperands {
   int out = -1, lse = -1;                  // of a gradient: the forward's results
   int step = -1, sample = -1;              // with the attribute dropout
   int key_bias = -1;                       // with the attribute key_bias
+  int bias = -1;                           // with the attribute bias
   int document_start = -1;                 // behind all others, in data with documents apart
   int count = 0;                           // of them all, document_start left out
   bool is_gradient = false, is_joined = false;

@@ -133,6 +133,7 @@ struct OpDef {
   // Floating-point operations (multiply and add count two), on the types given. Absent: negligible.
   std::function<double(const OpCall&)> flops;
   bool is_matmul = false;  // einsum and attention kinds: counted in MFU
+  bool is_repeat = false;  // of products that another op has made: not counted
   // Operands of a product that keep their type in mixed precision. Absent: none.
   std::function<std::vector<int>(const OpCall&)> exact_operands;
   // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. Where attributes decide, {} says

@@ -227,6 +227,20 @@ constexpr const char* kTexts[] = {
     "key_bias=true block=2 shift=1 zigzag=4",
     "attention_grad f64[2,8,2,2] f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] f32[2,8] i32[2,8] "
     "causal=true scale=0.7 key_bias=true zigzag=4 block=2 shift=2",
+    "attention f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f64[1,4,3,5] causal=false scale=0.7 softcap=0.8 bias=true",
+    "attention f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] i64[] i64[2] f32[2,5] f64[2,1,3,5] causal=false scale=0.7 "
+    "dropout=0.3 dropout_key=2 dropout_seed=42 key_bias=true bias=true",
+    "attention f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,2,8,8] i32[2,8] causal=true scale=0.7 bias=true zigzag=2",
+    "attention f64[2,3,2,2] f64[2,3,2,2] f64[2,3,2,2] f64[1,1,3,3] causal=true scale=0.7 window=2 bias=true",
+    "attention_joined f64[2,4,8,2] f64[1,4,4,4] causal=false scale=0.7 group=2 bias=true",
+    "attention_joined_grad f64[2,4,4,2] f64[2,4,8,2] f64[2,4,4,2] f64[2,4,4] f64[2,1,4,4] causal=false scale=0.7 "
+    "group=2 bias=true",
+    "attention_grad f64[2,3,2,3] f64[2,3,2,2] f64[2,5,1,2] f64[2,5,1,3] f64[2,3,2,3] f64[2,2,3] f64[2,2,3,5] "
+    "causal=false scale=0.7 bias=true",
+    "attention_bias_grad f64[2,3,2,3] f64[2,3,2,2] f64[2,5,1,2] f64[2,5,1,3] f64[2,3,2,3] f64[2,2,3] f32[2,5] "
+    "f64[1,2,3,5] causal=false scale=0.7 softcap=0.9 key_bias=true bias=true bias_yields=true",
+    "attention_bias_grad f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2,2,8] i64[] i64[2] "
+    "f64[2,1,8,8] i32[2,8] causal=true scale=0.7 bias=true zigzag=4 dropout=0.3 dropout_key=2 dropout_seed=42",
     "attention f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] causal=true scale=0.7 zigzag=2",
     "attention f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] i32[2,5] causal=true scale=0.7",
     "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] i32[2,8] causal=true scale=0.7 zigzag=2 block=4 "
@@ -396,8 +410,9 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
                                                   "top_k", "top_k_grad"};
   const std::optional<AttentionOperands> attention =
       AttentionOperandsOf(op_case.op_node().op.name(), op_case.op_node().attrs, op_case.op_node().operands.size());
-  static const std::set<std::string> kPositional = {"attention",        "attention_continue", "attention_grad",
-                                                    "attention_joined", "positions",          "rope_table"};
+  static const std::set<std::string> kPositional = {"attention",      "attention_bias_grad", "attention_continue",
+                                                    "attention_grad", "attention_joined",    "positions",
+                                                    "rope_table"};
   const Node& node = op_case.op_node();
   std::normal_distribution<double> normal;
   interpreter::Arrays leaves;
@@ -425,7 +440,8 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
         x = type.dtype == DType::kI64 ? static_cast<double>(random() % extent) : normal(random);
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
-      } else if (attention.has_value() && attention->key_bias == static_cast<int>(i)) {
+      } else if (attention.has_value() && (attention->key_bias == static_cast<int>(i) ||
+                                           (attention->bias == static_cast<int>(i) && attention->is_gradient))) {
         x = k % 3 == 1 ? -INFINITY : normal(random);  // some keys are hidden
       } else {
         x = kPositive.count(std::string(node.op.name())) > 0 ? 0.5 + std::abs(normal(random)) : normal(random);

@@ -237,6 +237,16 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(
       RuleText(ops, "attention f32[2,5,6,4] f32[2,3,6,4] f32[2,3,6,4] f32[2,3] causal=false scale=0.5 key_bias=true"),
       "[0,2,1,4][0,3,1,4][0,3,1,4][0,3]->[0,2,1,4][0,1,2] whole 3 whole 4");
+  // A bias with a dim of 1 is the same for all; its gradient is a sum over them then.
+  EXPECT_EQ(RuleText(ops,
+                     "attention f32[2,8,6,4] f32[2,8,6,4] f32[2,8,6,4] f32[1,6,8,8] causal=true scale=0.5 bias=true "
+                     "zigzag=2"),
+            "[0,2,1,4][0,3,1,4][0,3,1,4][-1,1,2,3]->[0,2,1,4][0,1,2] whole 2 whole 3 whole 4");
+  EXPECT_EQ(
+      RuleText(ops,
+               "attention_bias_grad f32[2,5,6,4] f32[2,5,6,4] f32[2,3,6,4] f32[2,3,6,4] f32[2,5,6,4] "
+               "f32[2,6,5] f32[2,1,5,3] causal=false scale=0.5 bias=true"),
+      "[0,2,1,4][0,2,1,4][0,3,1,4][0,3,1,4][0,2,1,4][0,1,2][0,-1,2,3]->[0,-1,2,3] whole 2 whole 3 whole 4 linear [0]");
   EXPECT_EQ(RuleText(ops, "embedding f32[7,5] i32[2,3]"), "[3,2][0,1]->[0,1,2] linear [0]");
   // Samples, output channels, and input channels, which a bias keeps whole; or groups.
   EXPECT_EQ(RuleText(ops, "convolution f32[2,4,5,5] f32[6,4,3,3]"),

@@ -51,6 +51,10 @@ class Target {
                                      int64_t /*key_runs*/) const {
     return 0;
   }
+  virtual int64_t AttentionBiasGradBytes(const TensorType& /*q*/, const TensorType& /*v*/,
+                                         const TensorType& /*bias*/) const {
+    return 0;
+  }
   // expert_matmul(x, ids, w) -> y.
   virtual int64_t ExpertMatmulBytes(const TensorType& /*x*/, const TensorType& /*ids*/, const TensorType& /*w*/,
                                     const TensorType& /*y*/) const {

@@ -70,6 +70,14 @@ class Cpu : public Target {
     return kSmall + processors_.threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
   }
 
+  int64_t AttentionBiasGradBytes(const TensorType& q, const TensorType& v, const TensorType& bias) const override {
+    const int64_t d = RoundUp(q.dims[3], 16), value = RoundUp(v.dims[3], 16);
+    const int64_t thread =
+        kKeyBlock * (q.dims[3] + v.dims[3] + d + value) + kQueryBlock * (d + 2 * value) + 3 * kQueryBlock * kKeyBlock;
+    const int64_t element = ByteSize(AccumulationType(q.dtype));
+    return kSmall + processors_.threads * RoundUp(thread * element, 64) + BiasGradSumBytes(q, bias);
+  }
+
   // The order of the slots, and a block of sorted rows.
   int64_t ExpertMatmulBytes(const TensorType& x, const TensorType& ids, const TensorType& w,
                             const TensorType& y) const override {

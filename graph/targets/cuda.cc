@@ -72,6 +72,10 @@ class Cuda : public Target {
     return q.bytes() + 2 * k.bytes() + shared + sums * rows * d * 4 + rows * 4 + kAttentionSlack;
   }
 
+  int64_t AttentionBiasGradBytes(const TensorType& q, const TensorType& /*v*/, const TensorType& bias) const override {
+    return kSmall + Elements(q, 0, 3) * ByteSize(AccumulationType(q.dtype)) + BiasGradSumBytes(q, bias);
+  }
+
   int64_t ExpertMatmulBytes(const TensorType& /*x*/, const TensorType& ids, const TensorType& w,
                             const TensorType& y) const override {
     constexpr int64_t kColumns = 256;  // of y, whose summands are held at a time

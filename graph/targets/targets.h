@@ -18,6 +18,10 @@ struct RankProcessors {
   bool multiplies_bf16 = true;
 };
 
+// Of kernels' scratch, the sums of parts of the samples in which the gradient of attention's bias is made, as
+// kernels/contract/attention.h has their number.
+int64_t BiasGradSumBytes(const TensorType& q, const TensorType& bias);
+
 // A kind of device that programs are compiled for: the properties that plans and passes ask about.
 struct TargetKind {
   const char* name;  // static; as probes and compile requests say it: DeviceProfile::kind

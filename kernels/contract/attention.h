@@ -4,6 +4,7 @@
 #ifndef TACC_KERNELS_CONTRACT_ATTENTION_H_
 #define TACC_KERNELS_CONTRACT_ATTENTION_H_
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/contract/dropout.h"
@@ -45,7 +46,39 @@ struct AttentionParameters {
   // of hidden keys may be left unread. +inf outweighs the products: the scores are 0, and pass gradients on as others
   // do.
   TensorView key_bias = {};
+  // [B,H,S,T], dense, of any floating dtype, or without data; its B and H may be 1, for all alike. Added to the scores
+  // as key_bias is; -inf of either hides the key.
+  TensorView bias = {};
+  bool bias_yields = false;  // it has no derivative where +inf outweighs the products
 };
+
+// Elements from one sample, and from one head, of a bias to the next: 0 where it is the same for all.
+struct BiasStrides {
+  int64_t batch = 0, head = 0;
+};
+inline BiasStrides StridesOfBias(const TensorView& bias) {
+  if (bias.data == nullptr) return {};
+  const int64_t head = bias.dims[2] * bias.dims[3];
+  return {bias.dims[0] == 1 ? 0 : bias.dims[1] * head, bias.dims[1] == 1 ? 0 : head};
+}
+// Whether it is one for these queries and keys, or there is none.
+inline bool FitsBias(const TensorView& bias, const TensorView& q, const TensorView& k) {
+  if (bias.data == nullptr) return true;
+  const auto is = [](int64_t dim, int64_t all) { return dim == 1 || dim == all; };
+  return bias.dims.rank() == 4 && is(bias.dims[0], q.dims[0]) && is(bias.dims[1], q.dims[2]) &&
+         bias.dims[2] == q.dims[1] && bias.dims[3] == k.dims[1];
+}
+
+// In how many parts of the samples the gradient of a bias that is the same for all of them is summed, so that there is
+// enough to do at a time: the attention of many samples with few tokens, as of the windows of an image. Each part has a
+// sum of its own in scratch. Depends on shapes alone, so that sums have one order.
+inline int64_t BiasGradParts(const Dims& bias, int64_t samples) {
+  constexpr int64_t kTasks = 256, kTile = 64, kMaxElements = 1 << 20;
+  if (bias[0] != 1 || bias.Product() == 0) return 1;
+  const int64_t tiles = bias[1] * ((bias[2] + kTile - 1) / kTile) * ((bias[3] + kTile - 1) / kTile);
+  const int64_t parts = std::min({samples, kTasks / tiles, kMaxElements / bias.Product()});
+  return parts > 1 ? parts : 1;
+}
 
 // What may be absent: views without data.
 struct AttentionExtras {
@@ -62,7 +95,7 @@ inline Dims AttentionResultDims(const TensorView& q, const TensorView& v) {
 }
 
 struct AttentionKernels {
-  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi + key_bias)) v per head; lse [B,H,S] (f32, or f64 with
+  // out [B,S,H,V] = dropout(softmax(cap(scale * q k^T) + alibi + biases)) v per head; lse [B,H,S] (f32, or f64 with
   // f64 operands) = log of the sum of exp of the scores. q [B,S,H,D], k [B,T,K,D] and v [B,T,K,V] of one dtype; query
   // head h reads key/value head h / (H/K). A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out`
   // and the other extras are dense.
@@ -75,6 +108,12 @@ struct AttentionKernels {
                         const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                         const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                         const TensorView& dv);
+
+  // The gradient of parameters.bias, with its shape: a sum over what it is the same for, in an order that the number of
+  // threads does not change. Costs the products of a forward; no scores are kept. Not with a pitch.
+  void (&AttentionBiasGrad)(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                            const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                            const AttentionParameters& parameters, const TensorView& dbias);
 };
 
 }  // namespace tacc::kernels

@@ -56,7 +56,10 @@ struct Problem {
                       (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
     TACC_KERNEL_CHECK(p.key_bias.data == nullptr ||
                       (p.key_bias.dtype == DType::kF32 && p.key_bias.size() == k.dims[0] * k.dims[1]));
-    heads = {.s = q.dims[1],
+    TACC_KERNEL_CHECK(FitsBias(p.bias, q, k));
+    const BiasStrides bias = StridesOfBias(p.bias);
+    heads = {.num_batches = q.dims[0],
+             .s = q.dims[1],
              .t = k.dims[1],
              .num_heads = q.dims[2],
              .num_kv_heads = k.dims[2],
@@ -76,6 +79,10 @@ struct Problem {
              .num_key_tiles = static_cast<int64_t>(key_tiles.size()),
              .first_keys = first_keys.as<int32_t>(),
              .key_bias = p.key_bias.as<float>(),
+             .bias = In(p.bias),
+             .bias_yields = p.bias_yields,
+             .bias_batch = bias.batch,
+             .bias_head = bias.head,
              .q = In(q),
              .k = In(k),
              .v = In(v)};
@@ -149,11 +156,49 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   });
 }
 
+void AttentionBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                       const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                       const AttentionParameters& parameters, const TensorView& dbias) {
+  if (dbias.size() == 0) return;
+  Problem problem(q, k, v, first_keys, parameters);
+  AttentionHeads& heads = problem.heads;
+  TACC_KERNEL_CHECK(parameters.pitch == 0 && parameters.bias.data != nullptr && dbias.dims == parameters.bias.dims);
+  TACC_KERNEL_CHECK(dout.dims == AttentionResultDims(q, v) && out.dims == dout.dims &&
+                    lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  heads.dout = In(dout);
+  heads.out_value = In(out);
+  heads.lse = In(lse);
+  // With parts b is 0, and each has a sum of its own in the type that is computed with.
+  const int64_t parts = BiasGradParts(dbias.dims, q.dims[0]);
+  const int64_t part_bytes = parts > 1 ? Aligned(dbias.size(), q.dtype) : 0;
+  const int64_t stride = Aligned(heads.BiasScratch(), q.dtype), tiles = heads.num_query_tiles;
+  Scratch scratch(omp_get_max_threads() * stride + parts * part_bytes);
+  char* const sums = static_cast<char*>(scratch.data()) + omp_get_max_threads() * stride;
+  const auto sum = [&](int64_t part) {
+    return TensorView{sums + part * dbias.size() * ComputeBytes(q.dtype),
+                      q.dtype == DType::kF64 ? DType::kF64 : DType::kF32, dbias.dims};
+  };
+  heads.dbias = Out(parts > 1 ? sum(0) : dbias);
+  ParallelFor(parts * dbias.dims[0] * dbias.dims[1] * tiles, 1, [&](int64_t begin, int64_t end) {
+    char* own = static_cast<char*>(scratch.data()) + omp_get_thread_num() * stride;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t entry = task / tiles % (dbias.dims[0] * dbias.dims[1]);
+      const int64_t part = task / tiles / (dbias.dims[0] * dbias.dims[1]);
+      simd::BestLoops().attention_bias_grad(heads, entry / dbias.dims[1], entry % dbias.dims[1], part, parts,
+                                            task % tiles, own);
+    }
+  });
+  if (parts == 1) return;
+  for (int64_t part = 1; part < parts; ++part) kPointwise.Binary(BinaryOp::kAdd, sum(0), sum(part), sum(0));
+  kUnary.Unary(UnaryOp::kCast, sum(0), dbias, {});
+}
+
 }  // namespace
 
 const AttentionKernels kAttention = {
     .Attention = Attention,
     .AttentionGrad = AttentionGrad,
+    .AttentionBiasGrad = AttentionBiasGrad,
 };
 
 }  // namespace tacc::kernels::cpu

@@ -52,6 +52,7 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
   if (extras.earlier_lse.data != nullptr) return "it goes on from other keys";
   if (extras.sinks.data != nullptr) return "it has sinks";
   if (parameters.key_bias.data != nullptr) return "its keys have biases";
+  if (parameters.bias.data != nullptr) return "its scores have biases";
   if (parameters.window > 0) return "it has a sliding window";
   if (parameters.softcap > 0) return "it has a soft cap";
   if (parameters.dropout.parameters.rate > 0) return "it has dropout";

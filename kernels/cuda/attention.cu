@@ -164,7 +164,7 @@ struct AttentionQueries {
       for (int i = 0; i < kOwn; ++i) {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
-          own[i][j] = w.Score(own[i][j], slope, b, queries, ty + kSide * i, first[i], keys, tx + kSide * j);
+          own[i][j] = w.Score(own[i][j], slope, b, head, queries, ty + kSide * i, first[i], keys, tx + kSide * j);
           scores[(ty + kSide * i) * (kRows + 1) + tx + kSide * j] = own[i][j];
         }
       }
@@ -314,7 +314,8 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
           TACC_UNROLL
           for (int i = 0; i < kOwn; ++i) {
             const int key = ty + kSide * i, at = key * (kRows + 1) + query;
-            const C weight = std::exp(w.Score(own[i][j], slope, b, queries, query, first, keys, key) - row_lse[query]);
+            const C weight =
+                std::exp(w.Score(own[i][j], slope, b, head, queries, query, first, keys, key) - row_lse[query]);
             const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
             weights[at] = weight * kept;
             gradients[at] = weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
@@ -332,6 +333,71 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
     team.Sync();
     StoreTile<kRows, kD>(team, k_rows, dk, w.KeyOffset(b, keys.row, kv), w.key_pitch, keys.n, w.d);
     StoreTile<kRows, kD>(team, v_rows, dv, w.ValueOffset(b, keys.row, kv), w.value_pitch, keys.n, w.value_d);
+  }
+};
+
+// dbias; index = (part of the samples, query tile, key tile, sample, head), of those that have a bias of their own.
+template <typename C, int kD>
+struct AttentionGradBias : AttentionGradWork<C, kD> {
+  using Base = AttentionGradWork<C, kD>;
+  static constexpr int kRows = Base::kRows, kOwn = Base::kOwn;
+
+  BiasSums parts;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const AttentionWork& w = this->work;
+    const BiasEntry entry(w, parts, index, this->num_query_tiles, this->num_key_tiles);
+    const RowTile keys = TileAt<kRows>(w.keys, entry.key_tile), queries = TileAt<kRows>(w.queries, entry.query_tile);
+    const int group = w.num_heads / w.num_kv_heads, ty = team.rank() / kSide, tx = team.rank() % kSide;
+    C* q_rows = team.shared<C>();
+    C* dout_rows = q_rows + Base::kTile;
+    C* k_rows = dout_rows + Base::kTile;
+    C* v_rows = k_rows + Base::kTile;
+    C* row_lse = v_rows + Base::kTile;
+    C* row_delta = row_lse + kRows;
+    C sums[kOwn][kOwn];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) sums[i][j] = 0;
+    }
+    for (int64_t b = entry.b; b < entry.limit_b; ++b) {
+      if (!w.Meet(b, queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
+      for (int64_t head = entry.head; head < entry.limit_head; ++head) {
+        const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
+        this->LoadKeys(team, b, head / group, keys, k_rows, v_rows);
+        this->LoadQueries(team, b, head, queries, q_rows, dout_rows, row_lse, row_delta);
+        team.Sync();
+        C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
+        MultiplyRows<kRows, kD>(q_rows, k_rows, ty, tx, w.d, own);
+        MultiplyRows<kRows, kD>(dout_rows, v_rows, ty, tx, w.value_d, own_gradients);
+        TACC_UNROLL
+        for (int i = 0; i < kOwn; ++i) {
+          const int query = ty + kSide * i;
+          const int64_t first = query < queries.n ? w.FirstKey(b, queries, query) : 0;
+          TACC_UNROLL
+          for (int j = 0; j < kOwn; ++j) {
+            const int key = tx + kSide * j;
+            const C weight =
+                std::exp(w.Score(own[i][j], slope, b, head, queries, query, first, keys, key) - row_lse[query]);
+            const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
+            if (w.HasBiasGrad<C>(b, head, queries, query, keys, key))
+              sums[i][j] += weight * (own_gradients[i][j] * kept - row_delta[query]);
+          }
+        }
+        team.Sync();
+      }
+    }
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int query = ty + kSide * i;
+      const int64_t row = entry.Row(w, queries.row + query) + keys.row;
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const int key = tx + kSide * j;
+        if (query < queries.n && key < keys.n) parts.sums.Store(row + key, sums[i][j]);
+      }
+    }
   }
 };
 
@@ -381,7 +447,8 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int key = tx + kSide * j;
-          const C weight = std::exp(w.Score(own[i][j], slope, b, queries, query, first, keys, key) - row_lse[query]);
+          const C weight =
+              std::exp(w.Score(own[i][j], slope, b, head, queries, query, first, keys, key) - row_lse[query]);
           const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
           gradients[query * (kRows + 1) + key] =
               weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
@@ -447,6 +514,19 @@ void Backward(const AttentionWork& work, const TensorView& dout, const TensorVie
                      Queries{{shared}, Out(dq)});
 }
 
+template <typename C, int kD>
+void BiasBackward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const C* delta,
+                  const TensorView& dbias) {
+  using Kernel = AttentionGradBias<C, kD>;
+  static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= kMaxSharedBytes);
+  const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
+  const AttentionGradWork<C, kD> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
+  SumInParts<C>(work, dbias, [&](const BiasSums& parts) {
+    ForEachTeam<kTeam>(parts.num_parts * query_tiles * key_tiles * dbias.dims[0] * dbias.dims[1], kTeam,
+                       Kernel::kSharedBytes, Kernel{{shared}, parts});
+  });
+}
+
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
   if (q.size() == 0) return;
@@ -463,6 +543,23 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   Forward<float, 256>(work, extras, out, lse);
 }
 
+// Calls gradient.operator()<C, kD>(work, delta), with `delta` that FindAttentionDelta has found.
+template <typename Gradient>
+void WithDelta(const AttentionWork& work, const TensorView& q, const TensorView& dout, const TensorView& out,
+               const Gradient& gradient) {
+  Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
+  const auto run = [&]<typename C, int kD>() {
+    C* delta = static_cast<C*>(scratch.data());
+    FindAttentionDelta(work, dout, out, delta);
+    gradient.template operator()<C, kD>(delta);
+  };
+  if (q.dtype == DType::kF64) return run.template operator()<double, 128>();
+  const int32_t largest = std::max(work.d, work.value_d);
+  if (largest <= 64) return run.template operator()<float, 64>();
+  if (largest <= 128) return run.template operator()<float, 128>();
+  run.template operator()<float, 256>();
+}
+
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
@@ -470,18 +567,23 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == AttentionResultDims(q, v) && out.dims == dout.dims && dq.dims == q.dims &&
                     dk.dims == k.dims && dv.dims == v.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
-  Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
-  if (q.dtype == DType::kF64) {
-    double* delta = static_cast<double*>(scratch.data());
-    FindAttentionDelta(work, dout, out, delta);
-    return Backward<double, 128>(work, dout, lse, delta, dq, dk, dv);
-  }
-  float* delta = static_cast<float*>(scratch.data());
-  FindAttentionDelta(work, dout, out, delta);
-  const int32_t largest = std::max(work.d, work.value_d);
-  if (largest <= 64) return Backward<float, 64>(work, dout, lse, delta, dq, dk, dv);
-  if (largest <= 128) return Backward<float, 128>(work, dout, lse, delta, dq, dk, dv);
-  Backward<float, 256>(work, dout, lse, delta, dq, dk, dv);
+  WithDelta(work, q, dout, out,
+            [&]<typename C, int kD>(const C* delta) { Backward<C, kD>(work, dout, lse, delta, dq, dk, dv); });
+}
+
+void AttentionBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                       const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                       const AttentionParameters& parameters, const TensorView& dbias) {
+  if (dbias.size() == 0) return;
+  const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
+  TACC_KERNEL_CHECK(parameters.pitch == 0 && parameters.bias.data != nullptr && dbias.dims == parameters.bias.dims);
+  TACC_KERNEL_CHECK(dout.dims == AttentionResultDims(q, v) && out.dims == dout.dims &&
+                    lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  if (TakesTensorBiasGrad(dout, q, k, v, parameters)) return TensorBiasGrad(work, dout, out, lse, dbias);
+  // In smaller tiles for small head dims too: in large ones its sums do not fit into registers.
+  WithDelta(work, q, dout, out, [&]<typename C, int kD>(const C* delta) {
+    BiasBackward<C, kD == 64 ? 128 : kD>(work, dout, lse, delta, dbias);
+  });
 }
 
 }  // namespace
@@ -502,11 +604,17 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
                     (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
   TACC_KERNEL_CHECK(p.key_bias.data == nullptr ||
                     (p.key_bias.dtype == DType::kF32 && p.key_bias.size() == k.dims[0] * k.dims[1]));
+  TACC_KERNEL_CHECK(FitsBias(p.bias, q, k));
+  const BiasStrides bias = StridesOfBias(p.bias);
   AttentionWork work{In(q),
                      In(k),
                      In(v),
                      first_keys.as<int32_t>(),
                      p.key_bias.as<float>(),
+                     In(p.bias),
+                     p.bias_yields,
+                     bias.batch,
+                     bias.head,
                      p.scale,
                      q.dims[1],
                      k.dims[1],
@@ -534,6 +642,7 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
 const AttentionKernels kAttention = {
     .Attention = Attention,
     .AttentionGrad = AttentionGrad,
+    .AttentionBiasGrad = AttentionBiasGrad,
 };
 
 }  // namespace tacc::kernels::cuda

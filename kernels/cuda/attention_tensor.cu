@@ -156,6 +156,14 @@ TACC_DEVICE inline void AddKeyBias(const AttentionWork& w, int64_t b, const RowT
     if (own[j] != -INFINITY) own[j] = w.Biased(own[j], w.KeyBias(b, keys, place.column + j));
   }
 }
+// All biases of the scores of query i.
+TACC_DEVICE inline void AddBias(const AttentionWork& w, int64_t b, int64_t head, const RowTile& queries, int i,
+                                const RowTile& keys, const Place& place, float (&own)[kOwn]) {
+  TACC_UNROLL
+  for (int j = 0; j < kOwn; ++j) {
+    if (own[j] != -INFINITY) own[j] = w.Biased(own[j], w.Bias<float>(b, head, queries, i, keys, place.column + j));
+  }
+}
 
 // sums *= factor of each row, by way of the warp's scores.
 TACC_DEVICE inline void ScaleSums(Team& team, int64_t d, const Place& place, float factor, float* scores,
@@ -175,8 +183,8 @@ TACC_DEVICE inline void ScaleSums(Team& team, int64_t d, const Place& place, flo
 
 // Queries in tiles; index = (tile from the last, batch, head): under a causal mask the longest first. A row's maximum
 // is followed only when it has risen by kSlack: until then probabilities are larger than 1, but their sum, by which
-// they are divided in the end, is as well.
-template <typename E>
+// they are divided in the end, is as well. kHasBias: there is a bias of scores, of which others have no registers.
+template <typename E, bool kHasBias>
 struct QueriesOnTensorCores {
   static constexpr int kTeam = 128, kQueries = kTeam / kWarp * kMma, kPitch = kD + kPack;
   static constexpr float kSlack = 5;
@@ -251,7 +259,11 @@ struct QueriesOnTensorCores {
         const float score = ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key));
         own[j] = key >= sight.low && key < sight.high ? score : -INFINITY;
       }
-      if (w.key_bias != nullptr) AddKeyBias(w, b, keys, place, own);
+      if constexpr (kHasBias) {
+        AddBias(w, b, head, queries, query, keys, place, own);
+      } else if (w.key_bias != nullptr) {
+        AddKeyBias(w, b, keys, place, own);
+      }
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) highest = own[j] > highest ? own[j] : highest;
       const float other = team.Exchange(highest, 1);
@@ -321,7 +333,7 @@ struct GradOnTensorCores {
 };
 
 // dk and dv, keys in tiles; index = (tile, batch, key/value head). Rows of scores are keys here, columns queries.
-template <typename E>
+template <typename E, bool kHasBias>
 struct KeysGradOnTensorCores : GradOnTensorCores<E> {
   using Base = GradOnTensorCores<E>;
   static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
@@ -379,10 +391,13 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = place.column + j;
+          const bool sees = key >= row_low[query] && key < row_high[query];
+          float own_bias = bias;
+          if constexpr (kHasBias) own_bias = sees ? w.Bias<float>(b, head, queries, query, keys, key) : 0.0f;
           const float score =
-              w.Biased(ScoreOf(w, own[j], scale, slope, row_distance[query] + static_cast<float>(key)), bias);
+              w.Biased(ScoreOf(w, own[j], scale, slope, row_distance[query] + static_cast<float>(key)), own_bias);
           const float derivative = w.Derivative(own[j]);
-          own[j] = key >= row_low[query] && key < row_high[query] ? std::exp(score - row_lse[query]) : 0.0f;
+          own[j] = sees ? std::exp(score - row_lse[query]) : 0.0f;
           own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * derivative;
         }
         team.Sync();
@@ -401,7 +416,7 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
 };
 
 // dq, queries in tiles; index as in QueriesOnTensorCores.
-template <typename E>
+template <typename E, bool kHasBias>
 struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
   using Base = GradOnTensorCores<E>;
   static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
@@ -447,9 +462,15 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
         const int key = place.column + j;
-        const float score = w.Biased(ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key)),
-                                     w.KeyBias(b, keys, key));
-        const float weight = key >= sight.low && key < sight.high ? std::exp(score - own_lse) : 0.0f;
+        const bool sees = key >= sight.low && key < sight.high;
+        float bias = 0;
+        if constexpr (kHasBias) {
+          if (sees) bias = w.Bias<float>(b, head, queries, query, keys, key);
+        } else {
+          bias = w.KeyBias(b, keys, key);
+        }
+        const float score = w.Biased(ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key)), bias);
+        const float weight = sees ? std::exp(score - own_lse) : 0.0f;
         own_gradients[j] = weight * (own_gradients[j] - own_delta) * w.Derivative(own[j]);
       }
       team.Sync();
@@ -462,9 +483,69 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
   }
 };
 
+// dbias; index as in AttentionGradBias.
 template <typename E>
+struct BiasGradOnTensorCores : GradOnTensorCores<E> {
+  using Base = GradOnTensorCores<E>;
+  static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
+
+  BiasSums parts;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const AttentionWork& w = this->work;
+    const BiasEntry entry(w, parts, index, this->num_query_tiles, this->num_key_tiles);
+    const RowTile keys = TileAt<kRows>(w.keys, entry.key_tile), queries = TileAt<kRows>(w.queries, entry.query_tile);
+    const int group = w.num_heads / w.num_kv_heads;
+    const float scale = static_cast<float>(w.scale);
+    E *q_rows = team.shared<E>(), *dout_rows = q_rows + kTile, *k_rows = dout_rows + kTile, *v_rows = k_rows + kTile;
+    const Place place(team);
+    float* scores = reinterpret_cast<float*>(v_rows + kTile) + place.warp * 2 * kWarpScores;
+    float* score_gradients = scores + kWarpScores;
+    const int query = place.warp * kMma + place.row;
+    float sums[kOwn];
+    TACC_UNROLL
+    for (int j = 0; j < kOwn; ++j) sums[j] = 0;
+    for (int64_t b = entry.b; b < entry.limit_b; ++b) {
+      if (!w.Meet(b, queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
+      const Sight sight(w, queries, query, query < queries.n ? w.FirstKey(b, queries, query) : 0, keys);
+      for (int64_t head = entry.head; head < entry.limit_head; ++head) {
+        const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f;
+        const float own_lse = this->Lse(b, head, queries, query), own_delta = this->Delta(b, head, queries, query);
+        this->LoadKeys(team, b, head / group, keys, k_rows, v_rows);
+        this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
+        team.Sync();
+        SumTile products[2];
+        MultiplyRows(team, w.d, q_rows + place.warp * kMma * kPitch, k_rows, products);
+        StoreScores(team, products[0], products[1], scores);
+        MultiplyRows(team, w.d, dout_rows + place.warp * kMma * kPitch, v_rows, products);
+        StoreScores(team, products[0], products[1], score_gradients);
+        team.Sync();
+        float own[kOwn], own_gradients[kOwn];
+        LoadOwn(scores, place, own);
+        LoadOwn(score_gradients, place, own_gradients);
+        TACC_UNROLL
+        for (int j = 0; j < kOwn; ++j) {
+          const int key = place.column + j;
+          if (key < sight.low || key >= sight.high) continue;
+          const float score = w.Biased(ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key)),
+                                       w.Bias<float>(b, head, queries, query, keys, key));
+          if (w.HasBiasGrad<float>(b, head, queries, query, keys, key))
+            sums[j] += std::exp(score - own_lse) * (own_gradients[j] - own_delta);
+        }
+        team.Sync();
+      }
+    }
+    const int64_t row = entry.Row(w, queries.row + query) + keys.row;
+    TACC_UNROLL
+    for (int j = 0; j < kOwn; ++j) {
+      if (query < queries.n && place.column + j < keys.n) parts.sums.Store(row + place.column + j, sums[j]);
+    }
+  }
+};
+
+template <typename E, bool kHasBias>
 void Forward(const AttentionWork& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
-  using Kernel = QueriesOnTensorCores<E>;
+  using Kernel = QueriesOnTensorCores<E, kHasBias>;
   static_assert(Kernel::kSharedBytes <= kMaxSharedBytes);
   const int64_t query_tiles = NumTiles<Kernel::kQueries>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
   ForEachExactTeam<Kernel::kTeam>(query_tiles * work.num_batches * work.num_heads, Kernel::kSharedBytes,
@@ -472,11 +553,11 @@ void Forward(const AttentionWork& work, const AttentionExtras& extras, const Ten
                                          In(extras.sinks), Out(out), Out(lse)});
 }
 
-template <typename E>
+template <typename E, bool kHasBias>
 void Backward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const float* delta,
               const TensorView& dq, const TensorView& dk, const TensorView& dv) {
-  using Keys = KeysGradOnTensorCores<E>;
-  using Queries = QueriesGradOnTensorCores<E>;
+  using Keys = KeysGradOnTensorCores<E, kHasBias>;
+  using Queries = QueriesGradOnTensorCores<E, kHasBias>;
   static_assert(Keys::kSharedBytes <= kMaxSharedBytes);
   const int64_t query_tiles = NumTiles<kRows>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
   const GradOnTensorCores<E> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
@@ -486,10 +567,25 @@ void Backward(const AttentionWork& work, const TensorView& dout, const TensorVie
                                 Queries{{shared}, Out(dq)});
 }
 
-// Calls f(E()) with the operands' element.
+template <typename E>
+void BiasBackward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const float* delta,
+                  const TensorView& dbias) {
+  using Kernel = BiasGradOnTensorCores<E>;
+  const int64_t query_tiles = NumTiles<kRows>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
+  const GradOnTensorCores<E> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
+  SumInParts<float>(work, dbias, [&](const BiasSums& parts) {
+    ForEachExactTeam<Kernel::kTeam>(parts.num_parts * query_tiles * key_tiles * dbias.dims[0] * dbias.dims[1],
+                                    Kernel::kSharedBytes, Kernel{{shared}, parts});
+  });
+}
+
+// Calls f.operator()<E, kHasBias>() with the operands' element.
 template <typename F>
 void WithElement(const AttentionWork& work, F f) {
-  work.q.dtype == DType::kBF16 ? f(BFloat16()) : f(Half());
+  const auto of = [&]<typename E>() {
+    work.bias.data == nullptr ? f.template operator()<E, false>() : f.template operator()<E, true>();
+  };
+  work.q.dtype == DType::kBF16 ? of.template operator()<BFloat16>() : of.template operator()<Half>();
 }
 
 }  // namespace
@@ -512,7 +608,7 @@ void TensorAttention::Run(const TensorView& q, const TensorView& k, const Tensor
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
   TACC_KERNEL_CHECK(extras.sinks.data == nullptr ||
                     (extras.sinks.size() == q.dims[2] && extras.earlier_lse.data == nullptr));
-  WithElement(work, [&]<typename E>(E) { Forward<E>(work, extras, out, lse); });
+  WithElement(work, [&]<typename E, bool kHasBias>() { Forward<E, kHasBias>(work, extras, out, lse); });
 }
 
 void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
@@ -529,7 +625,22 @@ void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const
   const Scratch scratch(q.dims.Product(0, 3) * static_cast<int64_t>(sizeof(float)));
   float* delta = static_cast<float*>(scratch.data());
   FindAttentionDelta(work, dout, out, delta);
-  WithElement(work, [&]<typename E>(E) { Backward<E>(work, dout, lse, delta, dq, dk, dv); });
+  WithElement(work, [&]<typename E, bool kHasBias>() { Backward<E, kHasBias>(work, dout, lse, delta, dq, dk, dv); });
+}
+
+bool TakesTensorBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                         const AttentionParameters& parameters) {
+  return WhyNotTensorAttention(q).empty() && parameters.dropout.parameters.rate == 0 && dout.dtype == q.dtype &&
+         v.dims[3] == q.dims[3] && ArePackable({dout, q, k, v});
+}
+
+void TensorBiasGrad(const AttentionWork& work, const TensorView& dout, const TensorView& out, const TensorView& lse,
+                    const TensorView& dbias) {
+  const Scratch scratch(lse.size() * static_cast<int64_t>(sizeof(float)));
+  float* delta = static_cast<float*>(scratch.data());
+  FindAttentionDelta(work, dout, out, delta);
+  const auto run = [&]<typename E>() { BiasBackward<E>(work, dout, lse, delta, dbias); };
+  work.q.dtype == DType::kBF16 ? run.template operator()<BFloat16>() : run.template operator()<Half>();
 }
 
 }  // namespace tacc::kernels::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -210,6 +211,57 @@ TEST(AttentionOnTensorCores, BiasesOfKeysMatchTheReference) {
       EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype)) << what;
       EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
       EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+    }
+  }
+}
+
+// Of each head the same for all samples, whose gradient is a sum over them; of each sample and head; and of all alike.
+TEST(AttentionOnTensorCores, BiasesOfScoresMatchTheReference) {
+  constexpr int64_t kKeys = 150;
+  const auto value = [](int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (i == 3 || (i + j) % 11 == h) return -static_cast<double>(INFINITY);
+    if (i % 9 == 4 && j % 13 == 2 + b) return static_cast<double>(INFINITY);
+    return 0.25 * static_cast<double>((3 * i + j + 2 * h) % 7) - 0.5 * static_cast<double>(b);
+  };
+  for (DType dtype : kTypes) {
+    for (const auto& [samples, heads, causal] : {std::tuple(1, 4, true), {3, 4, false}, {1, 1, false}}) {
+      const int64_t queries = causal ? kKeys : 70;
+      const Dims q_dims{3, queries, 4, 16}, k_dims{3, kKeys, 2, 16}, dims{samples, heads, queries, kKeys};
+      const auto of = [&, samples = samples, heads = heads](int64_t b, int64_t h, int64_t i, int64_t j) {
+        return value(samples == 1 ? 0 : b, heads == 1 ? 0 : h, i, j);
+      };
+      Tensor values(dims), of_keys(Dims{3, kKeys}), dbias_want(dims);
+      for (int64_t i = 0; i < values.size(); ++i) {
+        const int64_t row = i / kKeys, head = row / queries;
+        values[i] = value(head / heads, head % heads, row % queries, i % kKeys);
+      }
+      for (int64_t i = 0; i < of_keys.size(); ++i) of_keys[i] = BiasOf(i / kKeys, i % kKeys);
+      const Buffer bias(DType::kF32, values), key_bias(DType::kF32, of_keys), dbias(DType::kF32, dims);
+      const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+      const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+      const AttentionParameters parameters{
+          .causal = causal, .scale = 0.25, .softcap = 1.5, .key_bias = key_bias, .bias = bias, .bias_yields = causal};
+      const reference::AttentionShape shape{.softcap = 1.5, .key_bias = BiasOf, .bias = of, .bias_yields = causal};
+      const auto want = reference::Attention(q, k, v, causal, 0.25, {}, shape);
+      const auto gradient = reference::AttentionGrad(dout, q, k, v, causal, 0.25, {}, shape);
+      for (int64_t i = 0; i < gradient.dbias.size(); ++i) {
+        const int64_t pair = i % (queries * kKeys), head = i / (queries * kKeys);
+        const int64_t entry = (samples == 1 ? 0 : head / 4) * heads + (heads == 1 ? 0 : head % 4);
+        dbias_want[entry * queries * kKeys + pair] += gradient.dbias[i];
+      }
+      const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v), bd = Aligned(dtype, dout);
+      const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
+                   dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{3, 4, queries});
+      kTensorCores.Run(bq, bk, bv, {}, parameters, out, lse);
+      kTensorCores.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+      kAttention.AttentionBiasGrad(bd, bq, bk, bv, out, lse, {}, parameters, dbias);
+      const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "");
+      EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), 1e-5) << what;
+      EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+      EXPECT_LE(MaxError(dbias.ToTensor(), dbias_want, 1), 2 * Tolerance(dtype)) << what;
     }
   }
 }

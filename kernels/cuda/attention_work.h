@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch/load.h"
 #include "kernels/cuda/philox.h"
+#include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {
 
@@ -67,6 +68,9 @@ struct AttentionWork {
   AnyIn q, k, v;
   const int32_t* first_keys;
   const float* key_bias;
+  AnyIn bias;
+  bool bias_yields;
+  int64_t bias_batch, bias_head;  // elements from a sample's, from a head's to the next; 0: the same for all
   double scale;
   int64_t s, t;
   int32_t num_batches, num_heads, num_kv_heads, d, value_d;
@@ -105,10 +109,28 @@ struct AttentionWork {
   TACC_DEVICE float KeyBias(int64_t b, const RowTile& tile, int j) const {
     return key_bias == nullptr || j >= tile.n ? 0.0f : key_bias[b * t + tile.row + j];
   }
-  // A score with the bias of its key.
+  // What is added to the score of query i and key j of two tiles.
   template <typename C>
-  TACC_DEVICE static C Biased(C score, float bias) {
-    return bias == INFINITY ? C(0) : score + static_cast<C>(bias);
+  TACC_DEVICE C Bias(int64_t b, int64_t head, const RowTile& query_tile, int i, const RowTile& key_tile, int j) const {
+    const C of_key = static_cast<C>(KeyBias(b, key_tile, j));
+    if (bias.data == nullptr || of_key == -C(INFINITY)) return of_key;
+    const C own = bias.Load<C>(BiasOffset(b, head, query_tile.row + i) + key_tile.row + j);
+    return own == -C(INFINITY) ? own : of_key + own;
+  }
+  // Whether the bias has a derivative from the score of query i and key j.
+  template <typename C>
+  TACC_DEVICE bool HasBiasGrad(int64_t b, int64_t head, const RowTile& query_tile, int i, const RowTile& key_tile,
+                               int j) const {
+    return !bias_yields || i >= query_tile.n || j >= key_tile.n ||
+           Bias<C>(b, head, query_tile, i, key_tile, j) != C(INFINITY);
+  }
+  TACC_DEVICE int64_t BiasOffset(int64_t b, int64_t head, int64_t row) const {
+    return b * bias_batch + head * bias_head + row * t;
+  }
+  // A score with its bias.
+  template <typename C>
+  TACC_DEVICE static C Biased(C score, C bias) {
+    return bias == C(INFINITY) ? C(0) : score + bias;
   }
   // Whether nobody sees a key of the tile.
   TACC_DEVICE bool AreHidden(int64_t b, const RowTile& tile) const {
@@ -151,14 +173,78 @@ struct AttentionWork {
   }
   // The score of query i and key j of two tiles, from their product.
   template <typename C>
-  TACC_DEVICE C Score(C product, C slope, int64_t b, const RowTile& query_tile, int i, int64_t first,
+  TACC_DEVICE C Score(C product, C slope, int64_t b, int64_t head, const RowTile& query_tile, int i, int64_t first,
                       const RowTile& key_tile, int j) const {
     const int64_t query = query_tile.position + i, key = key_tile.position + j;
     if (i >= query_tile.n || j >= key_tile.n || key < first || (causal && key > query)) return -C(INFINITY);
     const C score = Capped(product * static_cast<C>(scale));
-    return Biased(slope == 0 ? score : score + slope * static_cast<C>(key - query), KeyBias(b, key_tile, j));
+    return Biased(slope == 0 ? score : score + slope * static_cast<C>(key - query),
+                  Bias<C>(b, head, query_tile, i, key_tile, j));
   }
 };
+
+// Where the gradient of a bias is summed: the parts of the samples, and a tensor for each, one behind the other.
+struct BiasSums {
+  int32_t num_parts;
+  AnyOut sums;
+};
+
+// What one team sums of it: tiles of queries and keys, samples [b, limit_b) and heads [head, limit_head).
+struct BiasEntry {
+  int64_t key_tile, query_tile, part, entry_b, b, limit_b, head, limit_head;
+
+  TACC_DEVICE BiasEntry(const AttentionWork& w, const BiasSums& parts, int64_t index, int64_t num_query_tiles,
+                        int64_t num_key_tiles) {
+    const int64_t heads = w.bias_head == 0 ? 1 : w.num_heads, samples = w.bias_batch == 0 ? 1 : w.num_batches;
+    head = index % heads;
+    limit_head = w.bias_head == 0 ? w.num_heads : head + 1;
+    index /= heads;
+    entry_b = index % samples;
+    index /= samples;
+    key_tile = index % num_key_tiles;
+    index /= num_key_tiles;
+    query_tile = index % num_query_tiles;
+    part = index / num_query_tiles;
+    b = w.bias_batch == 0 ? w.num_batches * part / parts.num_parts : entry_b;
+    limit_b = w.bias_batch == 0 ? w.num_batches * (part + 1) / parts.num_parts : entry_b + 1;
+  }
+  // Where the keys of a query's sums begin.
+  TACC_DEVICE int64_t Row(const AttentionWork& w, int64_t row) const {
+    const int64_t heads = w.bias_head == 0 ? 1 : w.num_heads;
+    return ((part + entry_b) * heads + (w.bias_head == 0 ? 0 : head)) * w.s * w.t + row * w.t;
+  }
+};
+
+template <typename C>
+struct SumOfParts {
+  const C* sums;
+  int64_t num_parts, size;
+  AnyOut y;
+
+  TACC_DEVICE void operator()(int64_t i) const {
+    C sum = sums[i];
+    for (int64_t part = 1; part < num_parts; ++part) sum += sums[part * size + i];
+    y.Store(i, sum);
+  }
+};
+
+// dbias by sum(parts), which makes the sums of the parts.
+template <typename C, typename F>
+void SumInParts(const AttentionWork& work, const TensorView& dbias, const F& sum) {
+  const int64_t parts = kernels::BiasGradParts(dbias.dims, work.num_batches), size = dbias.size();
+  if (parts == 1) return sum(BiasSums{1, Out(dbias)});
+  const Scratch scratch(parts * size * static_cast<int64_t>(sizeof(C)));
+  C* const sums = static_cast<C*>(scratch.data());
+  sum(BiasSums{static_cast<int32_t>(parts),
+               Out({sums, sizeof(C) == 8 ? DType::kF64 : DType::kF32, Dims{parts, size}})});
+  ForEach(size, SumOfParts<C>{sums, parts, size, Out(dbias)});
+}
+
+// The gradient of a bias on tensor cores, where they take it (attention_tensor.cu).
+bool TakesTensorBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                         const AttentionParameters& parameters);
+void TensorBiasGrad(const AttentionWork& work, const TensorView& dout, const TensorView& out, const TensorView& lse,
+                    const TensorView& dbias);
 
 // Checks the operands.
 AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,

@@ -67,7 +67,7 @@ void LibtorchAttention::Run(const TensorView& q, const TensorView& k, const Tens
                             const AttentionExtras& extras, const AttentionParameters& parameters, const TensorView& out,
                             const TensorView& lse) const {
   TACC_KERNEL_CHECK(extras.first_keys.data == nullptr && extras.earlier_lse.data == nullptr &&
-                    parameters.key_bias.data == nullptr);
+                    parameters.key_bias.data == nullptr && parameters.bias.data == nullptr);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3) && lse.dtype == DType::kF32);
   if (q.size() == 0) return;
   const int64_t pitch = parameters.pitch;
@@ -83,7 +83,8 @@ void LibtorchAttention::RunGrad(const TensorView& dout, const TensorView& q, con
                                 const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                                 const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                                 const TensorView& dv) const {
-  TACC_KERNEL_CHECK(first_keys.data == nullptr && parameters.key_bias.data == nullptr);
+  TACC_KERNEL_CHECK(first_keys.data == nullptr && parameters.key_bias.data == nullptr &&
+                    parameters.bias.data == nullptr);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == q.dims.Product(0, 3) && lse.dtype == DType::kF32);
   const int64_t pitch = parameters.pitch;

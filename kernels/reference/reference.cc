@@ -251,7 +251,10 @@ std::vector<double> Row(const Tensor& q, const Tensor& k, int64_t b, int64_t h, 
   double maximum = -kInfinity;
   for (int64_t j = 0; j < (causal ? i + 1 : t); ++j) {
     if (shape.window > 0 && j <= i - shape.window) continue;
-    const double slope = slopes.empty() ? 0 : slopes[h], bias = shape.key_bias ? shape.key_bias(b, j) : 0;
+    const double slope = slopes.empty() ? 0 : slopes[h], of_key = shape.key_bias ? shape.key_bias(b, j) : 0;
+    const double own = shape.bias ? shape.bias(b, h, i, j) : 0;
+    if (of_key == -kInfinity || own == -kInfinity) continue;
+    const double bias = of_key + own;
     scores[j] = bias == kInfinity
                     ? 0
                     : Capped(q, k, b, h, i, j, scale, shape.softcap) + slope * static_cast<double>(j - i) + bias;
@@ -300,7 +303,7 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
 AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                                 double scale, const std::vector<double>& slopes, const AttentionShape& shape) {
   const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
-  AttentionGradient result{Tensor(q.dims), Tensor(k.dims), Tensor(v.dims)};
+  AttentionGradient result{Tensor(q.dims), Tensor(k.dims), Tensor(v.dims), Tensor(Dims{q.dims[0], heads, s, t})};
   for (int64_t b = 0; b < q.dims[0]; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t kv = h / (heads / kv_heads);
@@ -323,7 +326,10 @@ AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tenso
         for (int64_t j = 0; j < t; ++j) {
           const int64_t key = ((b * t + j) * kv_heads + kv) * d;
           if (p[j] == 0) continue;
-          double ds = p[j] * (dp[j] - sum) * scale;
+          const double of_score = p[j] * (dp[j] - sum);
+          const double biases = (shape.key_bias ? shape.key_bias(b, j) : 0) + (shape.bias ? shape.bias(b, h, i, j) : 0);
+          if (!shape.bias_yields || biases != kInfinity) result.dbias[((b * heads + h) * s + i) * t + j] = of_score;
+          double ds = of_score * scale;
           if (shape.softcap > 0) {
             const double capped = Capped(q, k, b, h, i, j, scale, shape.softcap);
             ds *= 1 - capped * capped / (shape.softcap * shape.softcap);

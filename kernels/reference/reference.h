@@ -48,6 +48,7 @@ struct AttentionResult {
 };
 struct AttentionGradient {
   Tensor dq, dk, dv;
+  Tensor dbias;  // [B,H,S,T]
 };
 // What scores and probabilities go through beside scale and slopes.
 struct AttentionShape {
@@ -55,6 +56,9 @@ struct AttentionShape {
   double softcap = 0;  // 0: none
   // Added to all scores of key j of batch b, which are 0 where it is infinity; empty: 0.
   std::function<double(int64_t b, int64_t j)> key_bias = nullptr;
+  // The same of a score. -inf of either hides the key.
+  std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> bias = nullptr;
+  bool bias_yields = false;  // it has no derivative where it, or that of the key, is infinity
   // What the probability of batch b, head h, query i and key j is multiplied with; empty: 1.
   std::function<double(int64_t b, int64_t h, int64_t i, int64_t j)> kept = nullptr;
 };

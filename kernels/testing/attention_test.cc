@@ -334,51 +334,6 @@ TEST(Attention, WindowsSoftCapsAndDropoutMatchTheReference) {
   }
 }
 
-// Keys that are hidden on the right, on the left, all of them and in whole blocks, beside finite biases, and such as
-// outweigh all scores; alone, and with what scores go through.
-constexpr int64_t kBiased = 150;
-double BiasOf(int64_t b, int64_t j) {
-  if (b == 0) return j < 100 ? 0 : -INFINITY;
-  if (b == 1) return j < 77 ? -INFINITY : 0.25 * static_cast<double>(j % 5);
-  if (b == 2 || b == 4) return b == 2 ? -INFINITY : INFINITY;
-  return j % 3 == 0 ? -INFINITY : j % 7 == 0 ? INFINITY : -0.5 * static_cast<double>(j % 4);
-}
-
-TEST(Attention, BiasesOfKeysMatchTheReference) {
-  struct BiasCase {
-    int64_t queries;
-    bool causal;
-    double softcap = 0;
-    std::vector<double> slopes = {};
-  };
-  Tensor bias(Dims{5, kBiased});
-  for (int64_t i = 0; i < bias.size(); ++i) bias[i] = BiasOf(i / kBiased, i % kBiased);
-  const Buffer of_keys(DType::kF32, bias);
-  for (const BiasCase& c : {BiasCase{70, false}, {kBiased, true}, {kBiased, true, 1.5, {0.1, 0.05, 0.02, 0.01}}}) {
-    for (DType dtype : kFloats) {
-      SCOPED_TRACE(std::string(Name(dtype)) + (c.causal ? " causal" : "") + (c.softcap > 0 ? " softcap" : ""));
-      const Dims q_dims{5, c.queries, 4, 16}, k_dims{5, kBiased, 2, 16};
-      const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
-      const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
-      const AttentionParameters parameters{
-          .causal = c.causal, .scale = 0.25, .softcap = c.softcap, .alibi_slopes = c.slopes, .key_bias = of_keys};
-      const reference::AttentionShape shape{.softcap = c.softcap, .key_bias = BiasOf};
-      const auto want = reference::Attention(q, k, v, c.causal, 0.25, c.slopes, shape);
-      const auto gradient = reference::AttentionGrad(dout, q, k, v, c.causal, 0.25, c.slopes, shape);
-      const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-      const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, q_dims);
-      const Buffer lse(wide, Dims{5, 4, c.queries}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, k_dims);
-      tested.attention.Attention(bq, bk, bv, {}, parameters, out, lse);
-      tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
-      EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype));
-      EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 2 * Tolerance(dtype));
-      EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype));
-      EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype));
-      EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype));
-    }
-  }
-}
-
 // As one more key of value 0, with the same score for each query.
 TEST(Attention, ASinkTakesItsShareOfTheSoftmax) {
   const Dims q_dims{2, 70, 4, 8}, k_dims{2, 70, 2, 8};

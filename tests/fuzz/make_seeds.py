@@ -68,8 +68,9 @@ def graph_text() -> list[str]:
     attention = """tacc.graph 1
 %there = input "there" : f32[2,4]
 %q = param "q" : f32[2,4,2,8]
+%b = param "b" : f32[1,2,4,4]
 %bias = log %there : f32[2,4]
-%out, %lse = attention %q, %q, %q, %bias causal=false key_bias=true scale=0.5 : f32[2,4,2,8], f32[2,2,4]
+%out, %lse = attention %q, %q, %q, %bias, %b bias=true causal=false key_bias=true scale=0.5 : f32[2,4,2,8], f32[2,2,4]
 output "out" %out
 """
     return [(ROOT / "examples/graph/mlp.graph").read_text(), attention, *(text for text in texts if text.startswith("tacc.graph"))]

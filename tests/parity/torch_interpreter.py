@@ -3,6 +3,7 @@ that shares no code with the compiler or the kernels. graph/ir/text.h describes 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass, field
@@ -162,6 +163,18 @@ def _rotary(node: Node, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     return [torch.cat([turned, rest], dim=-1)]
 
 
+class _Zero(torch.autograd.Function):
+    """0 in the place of a number that something outweighs, with its derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.zeros_like(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
 def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor):
     repeats = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(repeats, dim=2), v.repeat_interleave(repeats, dim=2)
@@ -172,9 +185,15 @@ def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *m
     if "alibi_slopes" in node.attrs:
         slopes = torch.tensor(node.attrs["alibi_slopes"], dtype=scores.dtype)
         scores = scores + slopes[:, None, None] * (j - i)
+    biases = [more[-1]] if node.attrs.get("bias", False) else []
     if node.attrs.get("key_bias", False):
-        bias = more[-1][:, None, None, :]
-        scores = torch.where(bias == float("inf"), scores - scores.detach(), scores + bias)
+        biases.append(more[-1 - len(biases)][:, None, None, :])
+    if biases:
+        hidden = functools.reduce(torch.logical_or, [bias == float("-inf") for bias in biases])
+        outweighed = functools.reduce(torch.logical_or, [bias == float("inf") for bias in biases])
+        total = sum(biases)
+        zero = _Zero.apply(scores) if node.attrs.get("bias_yields", False) else _Zero.apply(scores) + _Zero.apply(total)
+        scores = torch.where(outweighed, zero, scores + total).masked_fill(hidden, float("-inf"))
     if node.attrs["causal"]:
         scores = scores.masked_fill(j > i, float("-inf"))
     if window := node.attrs.get("window", 0):

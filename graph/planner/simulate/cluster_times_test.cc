@@ -94,23 +94,26 @@ TEST(TimesOn, OnAPresetAttentionTakesItsExponentialsAndTheScoresOfAGradientTwice
   const TensorType q{DType::kBF16, {2, 5, 6, 4}}, k{DType::kBF16, {2, 5, 3, 4}}, qkv{DType::kBF16, {2, 5, 12, 4}};
   const TensorType lse{DType::kF32, {2, 6, 5}};
   const double flops = 2.0 * 2 * 6 * 5 * 5 * 4, scores = 2.0 * 6 * 5 * 5 / 2;
-  const auto expect = [&](const char* op, const OpCall& call, double products, double repeated) {
+  const auto expect = [&](const char* op, const OpCall& call, double products, double repeated,
+                          AttentionMask mask = AttentionMask::kPlain) {
     const AttentionExtras extras = ExtrasOfAttention(op, call, ops.Find(op)->flops(call));
     EXPECT_EQ(extras.exponentials, scores) << op;
     EXPECT_EQ(extras.repeated_flops, repeated) << op;
     Node node;
     node.op = op;
     const auto bytes = static_cast<double>(TouchedBytes(*ops.Find(op), call));
-    EXPECT_EQ(LocalSeconds(machine, *ops.Find(op), node, call),
-              IssuedSeconds(
-                  machine,
-                  AttentionSeconds(machine, DType::kBF16, AttentionMask::kPlain, products, scores, bytes, repeated), 1))
+    EXPECT_EQ(
+        LocalSeconds(machine, *ops.Find(op), node, call),
+        IssuedSeconds(machine, AttentionSeconds(machine, DType::kBF16, mask, products, scores, bytes, repeated), 1))
         << op;
   };
   expect("attention", {&apart, {q, k, k}, {q, lse}}, flops, 0);
   expect("attention_joined", {&joined, {qkv}, {q, lse}}, flops, 0);
   expect("attention_grad", {&apart, {q, q, k, k, q, lse}, {q, k, k}}, 2 * flops, flops / 2);
   expect("attention_joined_grad", {&joined, {q, qkv, q, lse}, {qkv}}, 2 * flops, flops / 2);
+  const Attrs biased{{"causal", true}, {"scale", 1.0}, {"bias", true}};
+  const TensorType bias{DType::kF32, {1, 6, 5, 5}};
+  expect("attention_bias_grad", {&biased, {q, q, k, k, q, lse, bias}, {bias}}, flops, 0, AttentionMask::kAny);
 }
 
 // Four experts have 12 of 48 slots each; a transposed matrix has its columns first.
@@ -152,6 +155,7 @@ TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
   EXPECT_EQ(mask("attention", 3, {{"alibi_slopes", std::vector<double>{1, 2}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 4, {{"sinks", true}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 4, {{"key_bias", true}}), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention", 4, {{"bias", true}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 3, {{"zigzag", int64_t{2}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention", 3, {{"block", int64_t{8}}}), AttentionMask::kAny);
   EXPECT_EQ(mask("attention_continue", 5, {{"block", int64_t{8}}}), AttentionMask::kAny);

@@ -90,6 +90,21 @@ const C* LoadKeyBias(const AttentionHeads& h, int64_t b, const AttentionTile& ke
   return bias;
 }
 
+// bias [kKeys] of the scores of a head's query, which lies in row `row`, and a tile's keys, with of_keys [kKeys] or
+// null; null if they have none. -inf of either hides the key.
+template <typename C>
+const C* LoadBias(const AttentionHeads& h, int64_t b, int64_t head, int64_t row, const AttentionTile& keys,
+                  const C* of_keys, C* bias) {
+  if (h.bias.data == nullptr) return of_keys;
+  const int64_t offset = b * h.bias_batch + head * h.bias_head + row * h.t + keys.row;
+  ConvertIn<C>(h.bias.data, h.bias.dtype, offset, keys.n, bias);
+  for (int64_t j = keys.n; j < kKeys; ++j) bias[j] = 0;
+  const C hidden = -static_cast<C>(__builtin_inf());
+  for (int64_t j = 0; j < kKeys && of_keys != nullptr; ++j)
+    bias[j] = bias[j] == hidden || of_keys[j] == hidden ? hidden : bias[j] + of_keys[j];
+  return bias;
+}
+
 // One row of scores of the query at position `i` against the n keys from position `key` on: scaled, capped, biased, and
 // -inf where the key may not be seen. `first`: the first position that the query sees. bias [kKeys] of the keys, or
 // null. derivatives [kKeys], where it is given and there is a cap: of the cap.
@@ -175,7 +190,7 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
   C* scores = cutter.Cut(kQueries * kKeys);
   C* out = cutter.Cut(kQueries * value_stride);
   Running<C> running;
-  C bias_room[kKeys];
+  C bias_room[kKeys], row_bias_room[kKeys];
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
@@ -212,9 +227,10 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
         const AttentionTile& keys = h.key_tiles[tile];
         if (!sight.Any(keys)) continue;
         Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + tile * d * kKeys, kKeys, scores, kKeys, false});
-        const C* bias = LoadKeyBias<C>(h, b, keys, bias_room);
+        const C* of_keys = LoadKeyBias<C>(h, b, keys, bias_room);
         for (int64_t i = 0; i < m; ++i) {
           C* row = scores + i * kKeys;
+          const C* bias = LoadBias<C>(h, b, head, queries.row + i, keys, of_keys, row_bias_room);
           FinishScores<C>(h, slope, queries.position + i, sight.first[i], keys.position, keys.n, bias, row);
           C maximum = running.maximum[i];
 #pragma omp simd reduction(max : maximum)
@@ -265,6 +281,13 @@ void RowDots(const C* a, const C* b, int64_t rows, int64_t stride, C* dots) {
   }
 }
 
+// A row's, and 0 where it sees no key: all its scores are -inf.
+template <typename C>
+C LoadLse(const AttentionHeads& h, int64_t row) {
+  const C lse = LoadOne<C>(h.lse, row);
+  return lse == -static_cast<C>(__builtin_inf()) ? C(0) : lse;
+}
+
 template <typename C>
 void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   const int64_t group = h.num_heads / h.num_kv_heads, d = h.d, stride = AttentionHeads::Padded(d);
@@ -281,7 +304,7 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   C* dq = cutter.Cut(kQueries * stride);
   C* p = cutter.Cut(kQueries * kKeys);
   C* dp = cutter.Cut(kQueries * kKeys);
-  C lse[kQueries], delta[kQueries], derivatives[kKeys], bias_room[kKeys];
+  C lse[kQueries], delta[kQueries], derivatives[kKeys], bias_room[kKeys], row_bias_room[kKeys];
 
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
@@ -306,10 +329,7 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
       LoadRows<C>(h.dout, OutRows(h, b, head, queries.row), value_d, m, value_stride, dout_rows);
       RowDots<C>(q_rows, dout_rows, m, value_stride, delta);
       LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
-      for (int64_t i = 0; i < m; ++i) {
-        lse[i] = LoadOne<C>(h.lse, (b * h.num_heads + head) * h.s + queries.row + i);
-        if (lse[i] == -static_cast<C>(__builtin_inf())) lse[i] = 0;  // sees no key: all its scores are -inf
-      }
+      for (int64_t i = 0; i < m; ++i) lse[i] = LoadLse<C>(h, (b * h.num_heads + head) * h.s + queries.row + i);
       for (int64_t i = 0; i < m * stride; ++i) dq[i] = 0;
       for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
         const AttentionTile& keys = h.key_tiles[tile];
@@ -318,8 +338,9 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
         Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + key * d, kKeys, p, kKeys, false});
         Multiply<C>(
             {m, kKeys, value_d, dout_rows, value_stride, 1, v_columns + key * value_d, kKeys, dp, kKeys, false});
-        const C* bias = LoadKeyBias<C>(h, b, keys, bias_room);
+        const C* of_keys = LoadKeyBias<C>(h, b, keys, bias_room);
         for (int64_t i = 0; i < m; ++i) {
+          const C* bias = LoadBias<C>(h, b, head, queries.row + i, keys, of_keys, row_bias_room);
           C* p_row = p + i * kKeys;
           C* dp_row = dp + i * kKeys;
           const int64_t query = queries.position + i;
@@ -350,6 +371,78 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   }
 }
 
+// A tile of keys after the other, so that each sum stays in cache.
+template <typename C>
+void BiasBackward(const AttentionHeads& h, int64_t entry_b, int64_t entry_head, int64_t part, int64_t parts,
+                  int64_t query_tile, void* scratch) {
+  const int64_t group = h.num_heads / h.num_kv_heads, d = h.d, stride = AttentionHeads::Padded(d);
+  const int64_t value_d = h.value_d, value_stride = AttentionHeads::Padded(value_d);
+  Cutter<C> cutter{static_cast<C*>(scratch)};
+  C* k_rows = cutter.Cut(kKeys * stride);
+  C* v_rows = cutter.Cut(kKeys * value_stride);
+  C* k_columns = cutter.Cut(kKeys * d);
+  C* v_columns = cutter.Cut(kKeys * value_d);
+  C* q_rows = cutter.Cut(kQueries * stride);
+  C* out_rows = cutter.Cut(kQueries * value_stride);
+  C* dout_rows = cutter.Cut(kQueries * value_stride);
+  C* p = cutter.Cut(kQueries * kKeys);
+  C* dp = cutter.Cut(kQueries * kKeys);
+  C* sum = cutter.Cut(kQueries * kKeys);
+  C delta[kQueries], bias_room[kKeys], row_bias_room[kKeys];
+  const AttentionTile& queries = h.query_tiles[query_tile];
+  const int64_t m = queries.n;
+  const int64_t first_b = h.bias_batch == 0 ? h.num_batches * part / parts : entry_b;
+  const int64_t limit_b = h.bias_batch == 0 ? h.num_batches * (part + 1) / parts : entry_b + 1;
+  const int64_t first_head = h.bias_head == 0 ? 0 : entry_head;
+  const int64_t limit_head = h.bias_head == 0 ? h.num_heads : entry_head + 1;
+
+  for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
+    const AttentionTile& keys = h.key_tiles[tile];
+    for (int64_t i = 0; i < m * kKeys; ++i) sum[i] = 0;
+    for (int64_t b = first_b; b < limit_b; ++b) {
+      const Sight sight(h, b, queries);
+      if (!sight.Any(keys)) continue;
+      const C* of_keys = LoadKeyBias<C>(h, b, keys, bias_room);
+      for (int64_t head = first_head; head < limit_head; ++head) {
+        const int64_t kv = head / group;
+        if (head == first_head || head % group == 0) {
+          LoadRows<C>(h.k, KeyRows(h, b, kv, keys.row), d, keys.n, stride, k_rows);
+          TransposeBlock<C>(k_rows, stride, keys.n, d, k_columns);
+          LoadRows<C>(h.v, ValueRows(h, b, kv, keys.row), value_d, keys.n, value_stride, v_rows);
+          TransposeBlock<C>(v_rows, value_stride, keys.n, value_d, v_columns);
+        }
+        LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
+        LoadRows<C>(h.out_value, OutRows(h, b, head, queries.row), value_d, m, value_stride, out_rows);
+        LoadRows<C>(h.dout, OutRows(h, b, head, queries.row), value_d, m, value_stride, dout_rows);
+        RowDots<C>(out_rows, dout_rows, m, value_stride, delta);
+        Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns, kKeys, p, kKeys, false});
+        Multiply<C>({m, kKeys, value_d, dout_rows, value_stride, 1, v_columns, kKeys, dp, kKeys, false});
+        const C slope = h.slopes == nullptr ? C(0) : static_cast<C>(h.slopes[head]);
+        for (int64_t i = 0; i < m; ++i) {
+          C* p_row = p + i * kKeys;
+          C* dp_row = dp + i * kKeys;
+          C* sum_row = sum + i * kKeys;
+          const int64_t query = queries.position + i;
+          const C* bias = LoadBias<C>(h, b, head, queries.row + i, keys, of_keys, row_bias_room);
+          FinishScores<C>(h, slope, query, sight.first[i], keys.position, keys.n, bias, p_row);
+          if (h.samples != nullptr) DropRow<C>(h, b, head, query, keys.position, keys.n, dp_row);
+          const C row_lse = LoadLse<C>(h, (b * h.num_heads + head) * h.s + queries.row + i), row_delta = delta[i];
+          if (h.bias_yields) {
+            for (int64_t j = 0; j < kKeys; ++j)
+              if (bias[j] == static_cast<C>(__builtin_inf())) dp_row[j] = row_delta;
+          }
+#pragma omp simd
+          for (int64_t j = 0; j < kKeys; ++j) sum_row[j] += Exp(p_row[j] - row_lse) * (dp_row[j] - row_delta);
+        }
+      }
+    }
+    const int64_t whole = (h.bias_head == 0 ? 1 : h.num_heads) * h.s * h.t;  // of a sample's
+    const int64_t first = (entry_b + part) * whole + entry_head * h.bias_head + queries.row * h.t + keys.row;
+    for (int64_t i = 0; i < m; ++i)
+      ConvertOut<C>(sum + i * kKeys, h.dbias.data, h.dbias.dtype, first + i * h.t, keys.n);
+  }
+}
+
 }  // namespace
 
 void AttentionForward(const AttentionHeads& heads, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch) {
@@ -360,6 +453,12 @@ void AttentionForward(const AttentionHeads& heads, int64_t b, int64_t kv, int64_
 void AttentionBackward(const AttentionHeads& heads, int64_t b, int64_t kv, void* scratch) {
   if (IsF64(heads.q)) return Backward<double>(heads, b, kv, scratch);
   Backward<float>(heads, b, kv, scratch);
+}
+
+void AttentionBiasBackward(const AttentionHeads& heads, int64_t b, int64_t head, int64_t part, int64_t parts,
+                           int64_t query_tile, void* scratch) {
+  if (IsF64(heads.q)) return BiasBackward<double>(heads, b, head, part, parts, query_tile, scratch);
+  BiasBackward<float>(heads, b, head, part, parts, query_tile, scratch);
 }
 
 }  // namespace tacc::kernels::simd::TACC_ISA

@@ -130,7 +130,13 @@ struct AttentionHeads {
            kQueryBlock * (Padded(d) + Padded(value_d) + Padded(widest)) + 2 * kQueryBlock * kKeyBlock;
   }
 
-  int64_t s = 0, t = 0, num_heads = 0, num_kv_heads = 0;
+  int64_t BiasScratch() const {
+    const int64_t padded = Padded(d), value_padded = Padded(value_d);
+    return kKeyBlock * (d + value_d + padded + value_padded) + kQueryBlock * (padded + 2 * value_padded) +
+           3 * kQueryBlock * kKeyBlock;
+  }
+
+  int64_t num_batches = 0, s = 0, t = 0, num_heads = 0, num_kv_heads = 0;
   int64_t d = 0, value_d = 0;  // D and V
   // Elements from a token of q and dq, of k and dk, of v and dv to the next.
   int64_t query_pitch = 0, key_pitch = 0, value_pitch = 0;
@@ -143,8 +149,11 @@ struct AttentionHeads {
   const AttentionTile* query_tiles = nullptr;
   const AttentionTile* key_tiles = nullptr;
   int64_t num_query_tiles = 0, num_key_tiles = 0;
-  const int32_t* first_keys = nullptr;  // [B,S]: the first position that each query sees, or null
-  const float* key_bias = nullptr;      // [B,T]: added to all scores of a key, or null
+  const int32_t* first_keys = nullptr;    // [B,S]: the first position that each query sees, or null
+  const float* key_bias = nullptr;        // [B,T]: added to all scores of a key, or null
+  In bias;                                // [B,H,S,T]: added to the scores, or null
+  bool bias_yields = false;               // it has no derivative where +inf outweighs the score
+  int64_t bias_batch = 0, bias_head = 0;  // elements from a sample's, from a head's to the next; 0: the same for all
   In q, k, v;
   In earlier_out, earlier_lse;  // forward: the result over other keys, to go on from, or null
   In sinks;                     // forward: the score of one more key of each query head, or null
@@ -152,6 +161,7 @@ struct AttentionHeads {
   Out out;                      // forward: lse [B,H,S]
   In dout, out_value, lse;      // backward
   Out dk, dv;
+  Out dbias;
   // Of the probabilities [H,S,T] of a sample, of whose heads these begin at first_head.
   const int64_t* samples = nullptr;  // [B], or null: none is dropped
   DropoutRun dropout;                // what all rows share
@@ -193,6 +203,10 @@ struct Loops {
   // Tiles of queries [first, limit) of batch b and key/value head kv. Scratch is aligned to 64 bytes.
   void (*attention)(const AttentionHeads& heads, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch);
   void (*attention_grad)(const AttentionHeads& heads, int64_t b, int64_t kv, void* scratch);
+  // Of one tile of queries, summed over the samples and heads whose bias is entry b, head of dbias; of all samples only
+  // part `part` of `parts`, which has a tensor of its own in dbias, behind those of the parts before.
+  void (*attention_bias_grad)(const AttentionHeads& heads, int64_t b, int64_t head, int64_t part, int64_t parts,
+                              int64_t query_tile, void* scratch);
 };
 
 // The loops of the best instruction set this processor has. The environment variable TACC_CPU_ISA=baseline|avx2|avx512

@@ -39,6 +39,7 @@ const Loops TACC_ISA_LOOPS = {
     .dropout = TACC_ISA::Dropout,
     .attention = TACC_ISA::AttentionForward,
     .attention_grad = TACC_ISA::AttentionBackward,
+    .attention_bias_grad = TACC_ISA::AttentionBiasBackward,
 };
 
 }  // namespace tacc::kernels::simd

@@ -129,6 +129,7 @@ absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& re
   AttentionOf node = AttentionOfNode({cuda::kKernels, request});
   if (const std::string limit = cuda::AttentionLimit(node.q, node.v, node.parameters); !limit.empty())
     return absl::InvalidArgumentError(limit);
+  if (node.dbias.data != nullptr) return BindKernel(cuda::kKernels, request);
   std::shared_ptr<const cuda::FastAttention> fast;
   // The others want heads of values as large as those of queries.
   if (pick_attention_ != nullptr && node.v.dims[3] == node.q.dims[3])

@@ -227,7 +227,9 @@ absl::StatusOr<Kernel> Rotary(const Binding& b) {
 
 absl::StatusOr<Kernel> Attention(const Binding& b) {
   return Kernel([&k = b.kernels.attention, n = AttentionOfNode(b)] {
-    if (n.is_gradient()) {
+    if (n.dbias.data != nullptr) {
+      k.AttentionBiasGrad(n.dout, n.q, n.k, n.v, n.out, n.lse, n.extras.first_keys, n.parameters, n.dbias);
+    } else if (n.is_gradient()) {
       k.AttentionGrad(n.dout, n.q, n.k, n.v, n.out, n.lse, n.extras.first_keys, n.parameters, n.dq, n.dk, n.dv);
     } else {
       k.Attention(n.q, n.k, n.v, n.extras, n.parameters, n.out, n.lse);
@@ -355,6 +357,7 @@ const std::map<std::string, PrepareKernel>& Table() {
       {"add_rms_norm", AddRmsNorm},
       {"add_scalar", AddScalar},
       {"attention", Attention},
+      {"attention_bias_grad", Attention},
       {"attention_continue", Attention},
       {"attention_grad", Attention},
       {"attention_joined", Attention},

@@ -96,6 +96,8 @@ AttentionOf AttentionOfNode(const Binding& b) {
                                .logical_keys = b.logical(k)[1]};
   }
   node.parameters.key_bias = operand(at.key_bias);
+  node.parameters.bias = operand(at.bias);
+  node.parameters.bias_yields = b.attr<bool>("bias_yields");
   node.parameters.queries = b.runs(q, 0);
   node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
   if (!at.is_gradient) {
@@ -108,6 +110,10 @@ AttentionOf AttentionOfNode(const Binding& b) {
   node.out = b.in(at.out);
   node.lse = b.in(at.lse);
   node.extras.first_keys = operand(at.document_start);
+  if (b.request.node->op == "attention_bias_grad") {
+    node.dbias = b.out(0);
+    return node;
+  }
   node.dq = is_joined ? HeadsOf(b.out(0), 0, heads) : b.out(0);
   node.dk = is_joined ? HeadsOf(b.out(0), heads, kv_heads) : b.out(1);
   node.dv = is_joined ? HeadsOf(b.out(0), heads + kv_heads, kv_heads) : b.out(2);

@@ -25,6 +25,7 @@ struct AttentionOf {
   kernels::AttentionParameters parameters;
   TensorView out, lse;          // the gradient reads them
   TensorView dout, dq, dk, dv;  // the gradient's; dout without data: the forward
+  TensorView dbias;             // with data: the gradient of the bias alone
 
   bool is_gradient() const { return dout.data != nullptr; }
 };

@@ -350,6 +350,8 @@ TEST_F(AttentionPickerTest, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   float key_bias[64] = {};
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.key_bias = {key_bias, DType::kF32, {1, 64}}}),
             "its keys have biases");
+  EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.bias = {key_bias, DType::kF32, {1, 1, 64, 64}}}),
+            "its scores have biases");
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.pitch = 12 * 32}), "");
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.pitch = 12 * 32 + 4}), "its tokens are 388 elements apart");
   const TensorView odd{nullptr, DType::kBF16, {1, 64, 4, 33}};

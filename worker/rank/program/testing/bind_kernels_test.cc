@@ -187,12 +187,21 @@ TEST(Kernels, BiasesOfKeysMayOutweighProducts) {
   for (const char* text : {"attention f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f32[2,5] causal=false scale=0.7 "
                            "softcap=0.9 key_bias=true",
                            "attention_grad f64[2,3,4,3] f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f64[2,3,4,3] f64[2,4,3] "
-                           "f32[2,5] causal=false scale=0.7 softcap=0.9 key_bias=true"}) {
+                           "f32[2,5] causal=false scale=0.7 softcap=0.9 key_bias=true",
+                           "attention_bias_grad f64[2,3,4,3] f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f64[2,3,4,3] "
+                           "f64[2,4,3] f64[2,1,3,5] causal=false scale=0.7 softcap=0.9 bias=true",
+                           "attention_bias_grad f64[2,3,4,3] f64[2,3,4,2] f64[2,5,2,2] f64[2,5,2,3] f64[2,3,4,3] "
+                           "f64[2,4,3] f64[2,1,3,5] causal=false scale=0.7 bias=true bias_yields=true"}) {
     KernelTrial trial(text);
     const size_t bias = trial.request().in.size() - 1;
     for (const int64_t i : {3, 5, 6, 7, 8, 9}) {
       trial.array(bias).values[i] = INFINITY;
-      trial.in(bias).view().as<float>()[i] = INFINITY;
+      const kernels::TensorView view = trial.in(bias).view();
+      if (view.dtype == kernels::DType::kF64) {
+        view.as<double>()[i] = INFINITY;
+      } else {
+        view.as<float>()[i] = INFINITY;
+      }
     }
     trial.Check(1e-9);
   }
