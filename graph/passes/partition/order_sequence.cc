@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -88,10 +89,10 @@ absl::StatusOr<std::vector<char>> InputsToStayWhole(const Graph& graph, const Op
   return stays;
 }
 
-// Puts the sequence of a graph into a ring's order: the nodes that depend on positions get it, and what is computed in
-// natural order of whole numbers alone is taken in that order where it meets the sequence. Finds what mixes the
-// sequence with a dim that stays in natural order (a table of positions cut from a parameter): the result would be
-// wrong without a word.
+// Puts the sequence of a graph into a ring's order: the nodes that depend on positions get it, what is computed in
+// natural order is taken in that order where it meets the sequence, and one token is found by its position. Finds what
+// stores the sequence in natural order (a gradient of a table of positions), or computes something else along it: the
+// result would be wrong without a word.
 class SequenceOrderer {
  public:
   SequenceOrderer(Graph& graph, const OpTable& ops, int64_t blocks)
@@ -105,6 +106,7 @@ class SequenceOrderer {
       Node& node = nodes[n];
       orders_.resize(graph_.values.size());
       for (ValueId v : node.results) orders_[v].assign(graph_.type(v).dims.size(), Order::kNatural);
+      if (node.op == Op::kParam || node.op == Op::kRead) stored_.insert(node.results.begin(), node.results.end());
       const OpDef* op = ops_.Find(node.op);
       if (node.op == Op::kInput) {
         const std::vector<InputAxis> axes = InputAxes(graph_, node);
@@ -114,7 +116,9 @@ class SequenceOrderer {
           if (stays[n]) node.attrs.erase("zigzag");
         }
       } else if (op != nullptr && op->rule) {
-        TACC_RETURN_IF_ERROR(Follow(node, *op));
+        if (TakesOneToken(node)) node = OneToken(node);
+        TACC_RETURN_IF_ERROR(builder_.status());
+        TACC_RETURN_IF_ERROR(Follow(node, *ops_.Find(node.op)));
       }
       graph_.nodes.push_back(std::move(node));
     }
@@ -181,6 +185,44 @@ class SequenceOrderer {
     return false;
   }
 
+  // Whether it is a weight or a state, whose update has its order.
+  bool IsStored(ValueId v) const { return stored_.count(v) > 0; }
+
+  // Whether a node cuts one token out of the sequence.
+  bool TakesOneToken(const Node& node) const {
+    if (node.op != "slice") return false;
+    const auto dim = static_cast<size_t>(GetAttr<int64_t>(node.attrs, "dim"));
+    return GetAttr<int64_t>(node.attrs, "limit") - GetAttr<int64_t>(node.attrs, "start") == 1 &&
+           orders_[node.operands[0]][dim] == Order::kSequence;
+  }
+
+  // The token at the position that `slice` names: a sum over the sequence, of which all others are 0. Costs a pass over
+  // a rank's own tokens, and a sum over the ring of one token.
+  Node OneToken(const Node& slice) {
+    const ValueId x = slice.operands[0];
+    const TensorType type = graph_.type(x);  // a copy: the builder adds values
+    const int64_t dim = GetAttr<int64_t>(slice.attrs, "dim"), length = type.dims[dim];
+    const int64_t start = GetAttr<int64_t>(slice.attrs, "start");
+    builder_.SetModule(slice.module);
+    builder_.SetRecompute(slice.recompute);
+    const ValueId positions = builder_.Add("positions", {}, {{"length", length}, {"zigzag", blocks_}});
+    const ValueId wanted = builder_.Constant(static_cast<double>(start), {DType::kI32, {length}});
+    const ValueId is_it =
+        builder_.Add("broadcast", {builder_.Add("compare", {positions, wanted}, {{"comparison", std::string("eq")}})},
+                     {{"shape", type.dims}, {"dims", std::vector<int64_t>{dim}}});
+    const ValueId own = builder_.Add("select", {is_it, x, builder_.Constant(0, type)});
+    const ValueId sum = builder_.Add("reduce_sum", {own}, {{"dims", std::vector<int64_t>{dim}}});
+    if (sum == kNoValue) return slice;
+    orders_.resize(graph_.values.size());
+    orders_[sum] = orders_[x];
+    orders_[sum].erase(orders_[sum].begin() + dim);
+    Node reshape = slice;
+    reshape.op = "reshape";
+    reshape.operands = {sum};
+    reshape.attrs = {{"shape", graph_.type(slice.results[0]).dims}};
+    return reshape;
+  }
+
   // Of the operands those whose natural order meets the sequence's, or whose sequence meets weights.
   absl::Status PutInOrder(Node& node, const Rule& rule) {
     std::vector<char> is_sequence(rule.factors.size(), 0);
@@ -191,9 +233,9 @@ class SequenceOrderer {
     }
     const bool is_weighted = of_inputs_.IsWeighted(node);
     for (size_t i = 0; i < node.operands.size(); ++i) {
-      const ValueId operand = node.operands[i];
-      if (!of_inputs_.Has(operand)) continue;
-      for (size_t d = 0; d < orders_[operand].size(); ++d) {
+      if (IsStored(node.operands[i])) continue;
+      for (size_t d = 0; d < orders_[node.operands[i]].size(); ++d) {
+        const ValueId operand = node.operands[i];
         const Order order = orders_[operand][d];
         const int f = rule.in[i][d];
         if (f == Rule::kNone) continue;
@@ -230,6 +272,7 @@ class SequenceOrderer {
   const OfInputs of_inputs_;
   Builder builder_;
   std::vector<std::vector<Order>> orders_;  // [value][dim]
+  std::set<ValueId> stored_;
   std::map<std::tuple<ValueId, int64_t, std::string, int>, ValueId> in_order_;
 };
 
