@@ -1,4 +1,4 @@
-"""Which spellings of attention become the op `attention`, and which are spelled out in the graph; the mathematics is that of the model either way."""
+"""Which spellings of attention become the op `attention`, with what of their masks in its attributes, in the bias of its keys, and in that of its scores."""
 
 from __future__ import annotations
 
@@ -135,17 +135,73 @@ FUSED: dict[str, tuple[Spelling, str]] = {
         lambda q, k, v, keys, mask, bias: (products(q, k) + (1 - keys[:, None, None]) * -10000.0).softmax(-1) @ v,
         "causal=false key_bias=true",
     ),
+    "key padding, bias": (
+        lambda q, k, v, keys, mask, bias: (products(q, k) + bias).masked_fill(~there(keys), -1e9).softmax(-1) @ v,
+        "bias=true bias_yields=true causal=false key_bias=true scale=0.35355",
+    ),
+    "key padding, added to a bias": (
+        lambda q, k, v, keys, mask, bias: (products(q, k) + (bias + additive(there(keys)))).softmax(-1) @ v,
+        "bias=true causal=false key_bias=true scale=0.35355",
+    ),
+    "key padding, sdpa, in the place of a bias": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, torch.where(there(keys), bias, torch.finfo(torch.float32).min)),
+        "bias=true bias_yields=true causal=false key_bias=true scale=0.35355",
+    ),
+    "key padding, in the place of a bias": (
+        lambda q, k, v, keys, mask, bias: (products(q, k) + bias.expand(q.shape[0], -1, -1, -1).masked_fill(~there(keys), -1e38)).softmax(-1) @ v,
+        "bias=true bias_yields=true causal=false key_bias=true scale=0.35355",
+    ),
+    "triangle in the place of a bias": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, torch.where(causal(bias), bias, torch.finfo(torch.float32).min)[None]),
+        "bias=true bias_yields=true causal=true",
+    ),
+    "key padding, sdpa, added to a bias": (
+        lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias + additive(there(keys)).to(q.dtype)),
+        "bias=true causal=false key_bias=true scale=0.35355",
+    ),
+    "added triangle, bias": (lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + bias + additive(causal(s))).softmax(-1) @ v, "bias=true causal=true"),
+    "einsum": (
+        lambda q, k, v, keys, mask, bias: torch.einsum(
+            "bhij,bjhd->bihd", (torch.einsum("bihd,bjhd->bhij", q.transpose(1, 2), k.transpose(1, 2)) / 3).softmax(-1), v.transpose(1, 2)
+        ).transpose(1, 2),
+        "causal=false scale=0.33333",
+    ),
+    "einsum, keys first, key padding": (
+        lambda q, k, v, keys, mask, bias: torch.einsum(
+            "bhjd,bhij->bhid", v, torch.einsum("bhjd,bhid->bhij", k, q).masked_fill(~there(keys), float("-inf")).softmax(-1)
+        ),
+        "causal=false key_bias=true scale=1.0",
+    ),
+    "einsum, keys of one head": (
+        lambda q, k, v, keys, mask, bias: torch.einsum("bhij,bjd->bhid", torch.einsum("bhid,bjd->bhij", q, k[:, 0]).softmax(-1), v[:, 0]),
+        "causal=false scale=1.0",
+    ),
     "keys of one head": (lambda q, k, v, keys, mask, bias: products(q, k).softmax(-1) @ v[:, :1], "causal=false"),
     "of five dims": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0], "causal=false"),
     "of fewer keys": (lambda q, k, v, keys, mask, bias: products(q, k[:, :, 1:]).softmax(-1) @ v[:, :, 1:], "causal=false"),
 }
-SPELLED_OUT: dict[str, Spelling] = {
+# With a bias of scores: masks that are no attributes, and what is trained.
+BIASED: dict[str, Spelling] = {
     "key padding, causal": lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), -1e9).softmax(-1) @ v,
-    "key padding, bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).masked_fill(~there(keys), -1e9).softmax(-1) @ v,
     "any mask": lambda q, k, v, keys, mask, bias: products(q, k).masked_fill(mask, float("-inf")).softmax(-1) @ v,
     "any mask, sdpa": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, ~mask),
+    "any mask, added": lambda q, k, v, keys, mask, bias: (products(q, k) + additive(~mask)).softmax(-1) @ v,
+    "any mask, chosen": lambda q, k, v, keys, mask, bias: torch.where(~mask, products(q, k), -1e9).softmax(-1) @ v,
     "bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).softmax(-1) @ v,
+    "bias of all, before": lambda q, k, v, keys, mask, bias: ((bias * q[:, :, :1, :1]).relu() + products(q, k)).softmax(-1) @ v,
+    "bias before": lambda q, k, v, keys, mask, bias: (bias + products(q, k)).softmax(-1) @ v,
+    "bias, soft cap": lambda q, k, v, keys, mask, bias: (2 * torch.tanh(products(q, k) / 2) + bias).softmax(-1) @ v,
     "bias, sdpa": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias[None]),
+    "bias of all heads": lambda q, k, v, keys, mask, bias: (products(q, k) + bias[:1]).softmax(-1) @ v,
+    "bias of keys": lambda q, k, v, keys, mask, bias: (products(q, k) + bias[:, :1]).softmax(-1) @ v,
+    "bias of samples": lambda q, k, v, keys, mask, bias: (products(q, k) + bias + q[..., :1]).softmax(-1) @ v,
+    "bias, of fewer queries": lambda q, k, v, keys, mask, bias: (products(q[:, :, 1:], k) + bias[:, 1:]).softmax(-1) @ v,
+    "bias, any mask": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).masked_fill(mask, float("-inf")).softmax(-1) @ v,
+    "bias and two masks": lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s)) + additive(there(keys)) + bias).softmax(-1) @ v,
+    "heads as samples": lambda q, k, v, keys, mask, bias: (
+        torch.baddbmm(bias.repeat(q.shape[0], 1, 1), q.flatten(0, 1), k.flatten(0, 1).mT).softmax(-1) @ v.flatten(0, 1)
+    ).unflatten(0, (-1, HEADS)),
+    "einsum": lambda q, k, v, keys, mask, bias: torch.einsum("bhqk,bhkd->bhqd", (torch.einsum("bhqd,bhkd->bhqk", q, k) * 0.5 + bias).softmax(-1), v),
     "causal, of fewer queries": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q[:, :, 1:], k, v, is_causal=True),
     "bias, repeated heads": lambda q, k, v, keys, mask, bias: (products(q, repeated(k)) + bias).softmax(-1) @ repeated(v),
     # What only longer sequences than these show, or keys that are there in another way than by not being 0.
@@ -156,13 +212,17 @@ SPELLED_OUT: dict[str, Spelling] = {
     "keys but of one kind": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, ((keys != 0) & (keys != 7))[:, None, None]),
     "keys above a number": lambda q, k, v, keys, mask, bias: (products(q, k) + infinite((keys > -5)[:, None, None])).softmax(-1) @ v,
     "near ones, in seconds": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, (distances(q) * 0.02).abs() <= 1.01),
+    "causal, of a finite number": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(
+        q, k, v, additive(causal(products(q, k)) & there(keys)).to(q.dtype)
+    ),
+}
+SPELLED_OUT: dict[str, Spelling] = {
     "a mask within a cap": lambda q, k, v, keys, mask, bias: (
         (4 * torch.tanh(torch.baddbmm(additive(causal(q @ k.mT)).to(q.dtype).expand(q.shape[0] * HEADS, -1, -1), q.flatten(0, 1), k.flatten(0, 1).mT) / 4)).softmax(-1)
         @ v.flatten(0, 1)
     ).unflatten(0, (-1, HEADS)),
     "probabilities that are rounded": lambda q, k, v, keys, mask, bias: (products(q, k) * 1000).softmax(-1).long().to(v.dtype) @ v + v,
     "values of no head": lambda q, k, v, keys, mask, bias: products(q, k).softmax(-1) @ v[0, 0],
-    "causal, of a finite number": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, additive(causal(products(q, k)) & there(keys))),
 }
 
 
@@ -186,6 +246,12 @@ def keys_of_texts() -> Tensor:
     return keys
 
 
+def attention_in(folder: Path) -> str:
+    """The one line of the graph that is attention."""
+    [line] = [line for line in (folder / "model.graph").read_text().splitlines() if " = attention %" in line]
+    return line
+
+
 def export_of(spelling: Spelling, folder: Path, keys: Tensor | None = None) -> tacc.Exported:
     """Whose graph computes what the model does."""
     generator = torch.Generator().manual_seed(3)
@@ -202,10 +268,10 @@ def export_of(spelling: Spelling, folder: Path, keys: Tensor | None = None) -> t
 def test_becomes_the_op(name: str, tmp_path: Path):
     spelling, said = FUSED[name]
     exported = export_of(spelling, tmp_path)
-    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    line = attention_in(tmp_path)
     assert said in line
     assert "softmax" not in exported.coverage.ops
-    if name == "keys of one head":
+    if "one head" in name:
         return
     heads = HEADS if name.split(", ")[-1] not in ("repeated heads", "expanded heads", "grouped") else KV_HEADS
     text = (tmp_path / "model.graph").read_text()
@@ -215,40 +281,57 @@ def test_becomes_the_op(name: str, tmp_path: Path):
 
 
 # By which a query that sees no key has the result 0, or the mean of all values.
-NOTHING_SEEN: dict[str, tuple[Spelling, int]] = {
-    "sdpa": (FUSED["key padding, sdpa"][0], 1),
-    "sdpa, causal": (FUSED["key padding, sdpa, causal"][0], 1),
-    "added": (lambda q, k, v, keys, mask, bias: (products(q, k) + additive(there(keys))).softmax(-1) @ v, 1),
-    "added, soft cap": (lambda q, k, v, keys, mask, bias: (5 * torch.tanh(products(q, k) / 5) + additive(there(keys))).softmax(-1) @ v, 1),
-    "added, weak": (lambda q, k, v, keys, mask, bias: (products(q, k) + (1.0 - there(keys).to(q.dtype)) * -1e4).softmax(-1) @ v, 1),
-    "filled": (lambda q, k, v, keys, mask, bias: products(q, k).masked_fill(~there(keys), -1e9).softmax(-1) @ v, 1),
-    "chosen, repeated heads": (lambda q, k, v, keys, mask, bias: torch.where(there(keys), products(q, repeated(k)), -1e9).softmax(-1) @ repeated(v), 1),
-    "sdpa, added": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, infinite(there(keys))), 1),
-    "sdpa, added to a bias": (lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias + infinite(there(keys))), 0),
-    "filled, causal": (lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), -1e9).softmax(-1) @ v, 0),
-    "added, causal, weak": (
-        lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + (1.0 - (causal(s) & there(keys)).to(q.dtype)) * -1e4).softmax(-1) @ v,
-        0,
+NOTHING_SEEN: dict[str, Spelling] = {
+    "sdpa": FUSED["key padding, sdpa"][0],
+    "sdpa, causal": FUSED["key padding, sdpa, causal"][0],
+    "added": lambda q, k, v, keys, mask, bias: (products(q, k) + additive(there(keys))).softmax(-1) @ v,
+    "added, soft cap": lambda q, k, v, keys, mask, bias: (5 * torch.tanh(products(q, k) / 5) + additive(there(keys))).softmax(-1) @ v,
+    "added, weak": lambda q, k, v, keys, mask, bias: (products(q, k) + (1.0 - there(keys).to(q.dtype)) * -1e4).softmax(-1) @ v,
+    "filled": lambda q, k, v, keys, mask, bias: products(q, k).masked_fill(~there(keys), -1e9).softmax(-1) @ v,
+    "chosen, repeated heads": lambda q, k, v, keys, mask, bias: torch.where(there(keys), products(q, repeated(k)), -1e9).softmax(-1) @ repeated(v),
+    "sdpa, added": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, infinite(there(keys)).to(q.dtype)),
+    "sdpa, added to a bias": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, bias + infinite(there(keys))),
+    "filled, causal": lambda q, k, v, keys, mask, bias: (s := products(q, k)).masked_fill(~(causal(s) & there(keys)), -1e9).softmax(-1) @ v,
+    "added, causal, weak": lambda q, k, v, keys, mask, bias: (
+        ((s := products(q, k)) + (1.0 - (causal(s) & there(keys)).to(q.dtype)) * -1e4).softmax(-1) @ v
     ),
-    "added, causal": (lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s) & there(keys))).softmax(-1) @ v, 0),
+    "filled, bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).masked_fill(~there(keys), -1e9).softmax(-1) @ v,
+    "filled, causal, bias": lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + bias).masked_fill(~(causal(s) & there(keys)), -1e9).softmax(-1) @ v,
+    "filled, any mask, bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias).masked_fill(mask | ~there(keys), -1e9).softmax(-1) @ v,
+    "added, bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias + additive(there(keys))).softmax(-1) @ v,
+    "added, weak, bias": lambda q, k, v, keys, mask, bias: (products(q, k) + bias + (1.0 - there(keys).to(q.dtype)) * -1e4).softmax(-1) @ v,
+    "added, causal, bias": lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s) & there(keys)) + bias).softmax(-1) @ v,
+    "in the place of a bias": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, torch.where(there(keys), bias, -1e38)),
+    "in the place of a bias, by -inf": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(
+        q, k, v, torch.where(there(keys), bias, float("-inf"))
+    ),
+    "in the place of a bias, causal": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(
+        q, k, v, torch.where(causal(bias) & there(keys), bias, -1e38)
+    ),
+    "in the place of a bias, weak": lambda q, k, v, keys, mask, bias: (products(q, k) + torch.where(there(keys), bias, -1e4)).softmax(-1) @ v,
+    "any mask in the place of a bias": lambda q, k, v, keys, mask, bias: (products(q, k) + torch.where(mask | ~there(keys), -1e38, bias)).softmax(-1) @ v,
+    "any mask, there, in the place of a bias": lambda q, k, v, keys, mask, bias: (
+        (products(q, k) + torch.where(~mask & there(keys), bias, -1e38)).softmax(-1) @ v
+    ),
+    "added twice": lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s)) + (1.0 - there(keys).to(q.dtype)) * -1e4).softmax(-1) @ v,
+    "added, causal": lambda q, k, v, keys, mask, bias: ((s := products(q, k)) + additive(causal(s) & there(keys))).softmax(-1) @ v,
 }
 
 
 @pytest.mark.parametrize("name", NOTHING_SEEN)
 def test_queries_that_see_nothing(name: str, tmp_path: Path):
     """Of a sample without keys, and the first of one that is padded on the left."""
-    spelling, num_fused = NOTHING_SEEN[name]
     keys = padding()
     keys[1] = 0
-    ops = export_of(spelling, tmp_path, keys).coverage.ops
-    assert (ops.get("attention", 0), ops.get("softmax", 0)) == (num_fused, 1 - num_fused)
+    ops = export_of(NOTHING_SEEN[name], tmp_path, keys).coverage.ops
+    assert (ops.get("attention", 0), ops.get("softmax", 0)) == (1, 0)
 
 
-@pytest.mark.parametrize("name, is_fused", [("key padding, added", False), ("key padding, sdpa", True)])
-def test_keys_that_are_there_in_part(name: str, is_fused: bool, tmp_path: Path):
+@pytest.mark.parametrize("name, bias", [("key padding, added", " bias=true"), ("key padding, sdpa", "key_bias=true")])
+def test_keys_that_are_there_in_part(name: str, bias: str, tmp_path: Path):
     """An added mask hides them in part, unless it asks only whether they are 0."""
-    ops = export_of(FUSED[name][0], tmp_path, keys_of_texts() * torch.linspace(0.25, 1, LENGTH)).coverage.ops
-    assert (ops.get("attention", 0), ops.get("softmax", 0)) == (is_fused, not is_fused)
+    export_of(FUSED[name][0], tmp_path, keys_of_texts() * torch.linspace(0.25, 1, LENGTH))
+    assert bias in attention_in(tmp_path)
 
 
 class Encoder(nn.Module):
@@ -291,7 +374,7 @@ def test_dropout_of_pytorchs_own_attention(tmp_path: Path):
             return {"loss": self.attention(x, x, x)[0].square().mean()}
 
     tacc.export_model(Attended(), {"x": torch.randn(BATCH, LENGTH, HEADS * WIDTH)}, tmp_path)
-    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    line = attention_in(tmp_path)
     assert "dropout=0.1" in line
 
 
@@ -300,7 +383,7 @@ def test_dropout_of_probabilities_is_the_ops(drop, tmp_path: Path):
     model = Attends(lambda q, k, v, keys, mask, bias: drop(products(q, k).softmax(-1), 0.1) @ v)
     batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
     tacc.export_model(filled(model), batch, tmp_path)
-    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    line = attention_in(tmp_path)
     assert "dropout=0.1" in line
 
 
@@ -314,7 +397,8 @@ def test_a_row_of_no_sample_is_no_padding(rows: str, tmp_path: Path):
 
     keys = torch.ones(1, LENGTH, dtype=torch.int64)
     keys[0, 6:] = 0
-    assert export_of(spelling, tmp_path, keys).coverage.ops.get("attention", 0) == 0
+    export_of(spelling, tmp_path, keys)
+    assert " bias=true" in attention_in(tmp_path) and "key_bias" not in attention_in(tmp_path)
 
 
 def test_a_window_is_seen_behind_it(tmp_path: Path):
@@ -350,7 +434,7 @@ def test_blocks_show_in_longer_texts(name: str, tmp_path: Path):
     module = filled(Blocks(FUSED["plain"][0]))
     model = TorchModel(module, {"x": torch.randn(BATCH, 80, 6)})
     exported = tacc.export_model(module, model.batch, tmp_path)
-    assert exported.coverage.ops.get("attention", 0) == 0
+    assert " bias=true" in attention_in(tmp_path)
     check_against_torch(exported, model, EXACT)
 
 
@@ -378,9 +462,51 @@ def test_dropout_of_padded_texts_is_the_ops(tmp_path: Path):
     model = Attends(lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(q, k, v, there(keys), dropout_p=0.1))
     batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
     exported = tacc.export_model(filled(model), batch, tmp_path)
-    [line] = [line for line in (tmp_path / "model.graph").read_text().splitlines() if " = attention %" in line]
+    line = attention_in(tmp_path)
     assert "dropout=0.1" in line and "key_bias=true" in line
     assert "dropout" not in exported.coverage.ops and "softmax" not in exported.coverage.ops
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_has_a_bias_of_scores(name: str, tmp_path: Path):
+    ops = export_of(BIASED[name], tmp_path).coverage.ops
+    assert (ops.get("attention", 0), ops.get("softmax", 0), ops.get("aten", 0)) == (1, 0, 0)
+    assert " bias=true" in attention_in(tmp_path)
+
+
+def test_dropout_beside_a_bias_is_the_ops(tmp_path: Path):
+    model = Attends(lambda q, k, v, keys, mask, bias: F.dropout((products(q, k) + bias).softmax(-1), 0.1) @ v)
+    batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
+    tacc.export_model(filled(model), batch, tmp_path)
+    assert "dropout=0.1" in attention_in(tmp_path) and " bias=true" in attention_in(tmp_path)
+
+
+class Windows(nn.Module):
+    """Of four tokens each, with a bias of the heads and, if told so, a mask of the windows."""
+
+    def __init__(self, mask: str):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(6, 3 * HEADS * WIDTH), nn.Linear(HEADS * WIDTH, 3)
+        self.bias, self.mask, self.rate = nn.Parameter(torch.zeros(HEADS, 4, 4)), mask, 0.0
+
+    def forward(self, x):
+        windows = self.qkv(x).unflatten(1, (-1, 4)).flatten(0, 1)
+        q, k, v = windows.unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4).unbind(0)
+        s = products(q, k) + (self.bias if self.mask == "heads" else self.bias[:1] if self.mask == "one" else self.bias + q[..., :1])
+        out = F.dropout(s.softmax(-1), self.rate) @ v
+        out = self.out(out.transpose(1, 2).flatten(2)).unflatten(0, (x.shape[0], -1)).flatten(1, 2)
+        return {"loss": out.square().mean(), "out": out}
+
+
+@pytest.mark.parametrize("mask", ["heads", "one", "samples"])
+def test_windows_are_heads_of_a_sample_where_they_drop(mask: str, tmp_path: Path):
+    model = TorchModel(filled(Windows(mask)), {"x": torch.randn(BATCH, 12, 6)})
+    check_against_torch(tacc.export_model(model.module, model.batch, tmp_path / "plain"), model, EXACT)
+    assert f"f32[3*B,4,{HEADS},{WIDTH}]" in attention_in(tmp_path / "plain") and " bias=true" in attention_in(tmp_path / "plain")
+    model.module.rate = 1e-12  # drops nothing
+    exported = tacc.export_model(model.module, model.batch, tmp_path / "dropped")
+    assert f"f32[B,4,{3 * HEADS},{WIDTH}]" in attention_in(tmp_path / "dropped") and "dropout=" in attention_in(tmp_path / "dropped")
+    assert exported.coverage.ops.get("softmax", 0) == 0
 
 
 @pytest.mark.parametrize("name", SPELLED_OUT)

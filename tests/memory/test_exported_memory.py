@@ -18,7 +18,7 @@ from bare_ranks import idle_bytes, peak_bytes  # noqa: E402
 from cluster import BUILD, Cluster, rank_of  # noqa: E402
 from exported_training import Trained, batch_like, optimizer_for, spec  # noqa: E402
 from test_memory import check  # noqa: E402
-from transformers import BertConfig, BertForMaskedLM  # noqa: E402
+from transformers import BertConfig, BertForMaskedLM, T5Config, T5ForConditionalGeneration  # noqa: E402
 
 # isort: split
 from image_models import classified, resnet50  # noqa: E402
@@ -97,6 +97,21 @@ def test_padded_texts_take_what_others_do(tmp_path: Path, attention: str):
     more = planned_bytes(padded, tmp_path / "padded") - planned_bytes(whole, tmp_path / "whole")
     print(f"{more} bytes more; biases of a layer {biases}, scores {scores}")
     assert more <= 2 * layers * biases < scores / 8
+
+
+def test_a_trained_bias_is_of_no_sample(tmp_path: Path):
+    """T5's bias of distances, beside its padding: a further layer holds no samples x heads x queries x keys, forward or backward."""
+    samples, heads, length = 8, 8, 256
+
+    def planned(layers: int) -> int:
+        config = T5Config(d_model=32, d_kv=4, d_ff=32, num_layers=layers, num_heads=heads, vocab_size=32, dropout_rate=0.0, decoder_start_token_id=0)
+        ids = torch.randint(0, 32, (samples, length))
+        batch = {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids}
+        return planned_bytes(TorchModel(T5ForConditionalGeneration(config), batch), tmp_path / str(layers))
+
+    more, scores = (planned(4) - planned(2)) / 2, samples * heads * length * length * 4
+    print(f"{more} bytes a layer of encoder and decoder; scores of one of its three attentions {scores}")
+    assert more < scores
 
 
 def check_peaks(cluster: Cluster, predicted: int) -> None:

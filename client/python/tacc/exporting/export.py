@@ -200,7 +200,7 @@ class _Exporter:
                 if is_open:
                     self._extents.name(shape[dim], symbol)
         values = ConstantValues(self._extents, self._constants(placeholders))
-        find_attention(graph, values)
+        find_attention(graph, values, frozenset(placeholders[name] for name in self._signature.inputs_to_parameters))
         find_rotary(graph, values)
         find_rms_norm(graph)
         find_gelu(graph)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
 from tacc.exporting.patterns.constant_values import ConstantValues
-from tacc.exporting.patterns.masks import HIDDEN, Mask, classify
+from tacc.exporting.patterns.masks import HIDDEN, OUTWEIGHS, Mask, classify
 from tacc.exporting.patterns.matching import is_op, only_user, scalar, strip
 
 ATTENTION = "tacc_attention"
@@ -20,48 +21,97 @@ def tacc_attention(*_: Any, **__: Any) -> None:
     """The target of nodes that stand for attention: q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
 
 
-def find_attention(graph: Graph, values: ConstantValues) -> int:
-    """Puts a tacc_attention in the place of each that it finds; returns how many."""
-    masks: dict[tuple[Node, int], Mask | None] = {}
+class _Masks:
+    """What is known of nodes that are masks.
 
-    def mask_of(node: Node, rank: int) -> Mask | None:
-        if (node, rank) not in masks:
-            masks[node, rank] = classify(node, rank, values)
-        return masks[node, rank]
+    Attributes:
+        trained: The placeholders of parameters.
+    """
 
+    def __init__(self, values: ConstantValues, trained: frozenset[Node]):
+        self._values, self._trained = values, trained
+        self._found: dict[tuple[Node, int], Mask | None] = {}
+
+    def of(self, node: Node, rank: int) -> Mask | None:
+        if (node, rank) not in self._found:
+            self._found[node, rank] = classify(node, rank, self._values)
+        return self._found[node, rank]
+
+    def is_trained(self, node: Node) -> bool:
+        return not self._trained.isdisjoint(self._values.data_of(node))
+
+
+def find_attention(graph: Graph, values: ConstantValues, trained: frozenset[Node]) -> int:
+    """Puts a tacc_attention in the place of each that it finds; returns how many. trained: the placeholders of parameters."""
+    masks = _Masks(values, trained)
     count = 0
     for node in list(graph.nodes):
         if is_op(node, "scaled_dot_product_attention"):
-            count += _rewrite_sdpa(graph, node, mask_of)
+            count += _rewrite_sdpa(graph, node, masks)
         elif is_op(node, "softmax", "_softmax"):
-            count += _rewrite_softmax(graph, node, mask_of)
+            count += _rewrite_softmax(graph, node, masks)
     graph.eliminate_dead_code()
     return count
 
 
-def _replace(graph: Graph, node: Node, args: tuple[Node, ...], mask: Mask, **kwargs: Any) -> None:
+@dataclass
+class _Masking:
+    """Of the scores.
+
+    Attributes:
+        mask: What the op knows of it.
+        chosen: A node that is true where a key is seen.
+        added: A node that is added.
+        hides_added: `added` has no derivative where the key is not seen.
+        filled: What stands in the place of a score that is hidden, if not -inf; None: it is added.
+    """
+
+    mask: Mask = field(default_factory=Mask)
+    chosen: Node | None = None
+    added: Node | None = None
+    hides_added: bool = False
+    filled: float | None = None
+
+    @property
+    def nothing_seen(self) -> str:
+        """As rows/attention.py names the result of a query that sees nothing. softmax alone makes NaNs of nothing but -inf."""
+        if self.filled is not None:
+            return "constant"
+        return "nothing" if not self.mask.is_finite else "all" if self.mask.is_weak else "mean"
+
+
+def _replace(graph: Graph, node: Node, args: tuple[Node, ...], found: _Masking, order: list[int] | None = None, **kwargs: Any) -> None:
+    """order: of the dims of `node`, those of the result by their places in [B,H,S,V]; None: these."""
+    mask = found.mask
+    kwargs |= {"keys": mask.keys, "no_key": mask.no_key, "causal": mask.causal, "window": mask.window}
+    kwargs |= {"chosen": found.chosen, "added": found.added, "hides_added": found.hides_added, "nothing_seen": found.nothing_seen}
     with graph.inserting_before(node):
-        made = graph.call_function(tacc_attention, args, {"keys": mask.keys, "no_key": mask.no_key, "causal": mask.causal, "window": mask.window, **kwargs})
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        made = graph.call_function(tacc_attention, args, kwargs)
+        made.meta = dict(node.meta)
+        result = made
+        if order is not None and order != sorted(order):
+            made.meta["val"] = node.meta["val"].permute([order.index(d) for d in range(len(order))])
+            result = _called(graph, torch.ops.aten.permute.default, made, order)
+    node.replace_all_uses_with(result)
     graph.erase_node(node)
 
 
-def _result_of_nothing(mask: Mask) -> str:
-    """As rows/attention.py names the result of a query that sees nothing, if the mask is added. softmax alone makes NaNs of nothing but -inf."""
-    return "nothing" if not mask.is_finite else "all" if mask.is_weak else "mean"
-
-
-def _rewrite_sdpa(graph: Graph, node: Node, mask_of: Any) -> int:
+def _rewrite_sdpa(graph: Graph, node: Node, masks: _Masks) -> int:
     names = ("q", "k", "v", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args)), **node.kwargs}
-    node_mask = given.get("attn_mask")
+    q, k, v = node.args[:3]
     rank = node.meta["val"].dim()
-    mask = Mask(causal=bool(given.get("is_causal", False))) if node_mask is None else mask_of(node_mask, rank)
-    if mask is None or any(x.meta["val"].dim() != rank for x in node.args[:3]):
+    if any(x.meta["val"].dim() != rank for x in (q, k, v)):
         return 0  # the row has it, with the mask as it is
-    nothing_seen = _result_of_nothing(mask)
-    _replace(graph, node, node.args[:3], mask, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"), nothing_seen=nothing_seen)
+    found = _Masking(Mask(causal=bool(given.get("is_causal", False))))
+    if (node_mask := given.get("attn_mask")) is not None:
+        is_added = node_mask.meta["val"].is_floating_point()
+        scores = _Scores(added=[node_mask]) if is_added else _Scores(mask=node_mask, filled=-math.inf)
+        made = _masking(graph, scores, (*q.meta["val"].shape[:-1], k.meta["val"].shape[-2]), node, masks)
+        if made is None or found.mask.causal:
+            return 0
+        found = made
+    _replace(graph, node, (q, k, v), found, dropout=float(given.get("dropout_p", 0.0)), scale=given.get("scale"))
     return 1
 
 
@@ -69,23 +119,99 @@ def _rewrite_sdpa(graph: Graph, node: Node, mask_of: Any) -> int:
 class _Scores:
     """softmax's operand, taken apart."""
 
-    product: Node
+    product: _Product | None = None
     scale: float = 1.0
     softcap: float = 0.0
-    mask: Node | None = None
-    hides: bool = False  # the mask is true where the key is hidden
-    filled: float | None = None  # what stands in the place of a score that is hidden; None: something is added to it
+    added: list[Node] = field(default_factory=list)
+    mask: Node | None = None  # which says where `filled` stands in the place of a score
+    hides: bool = False  # the mask is true there
+    filled: float | None = None
 
 
-def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
+@dataclass
+class _Product:
+    """Of queries and keys, or of probabilities and values: which two, as torch.matmul takes them, once `put` into the graph."""
+
+    node: Node
+    left: Node
+    right: Node
+    # Of an einsum: the dims of its operands in matmul's order, None for a dim of 1 that one lacks; and those of its result.
+    left_dims: list[int | None] | None = None
+    right_dims: list[int | None] | None = None
+    result_dims: list[int] | None = None
+
+    def put(self, graph: Graph, before: Node) -> tuple[Node, Node]:
+        if self.left_dims is None or self.right_dims is None:
+            return self.left, self.right
+        with graph.inserting_before(before):
+            return _arranged(graph, self.left, self.left_dims), _arranged(graph, self.right, self.right_dims)
+
+
+def _arranged(graph: Graph, x: Node, dims: list[int | None]) -> Node:
+    order = [d for d in dims if d is not None]
+    x = _called(graph, torch.ops.aten.permute.default, x, order)
+    for i, d in enumerate(dims):
+        if d is None:
+            x = _called(graph, torch.ops.aten.unsqueeze.default, x, i)
+    return x
+
+
+def _called(graph: Graph, op: Any, x: Node, *more: Any) -> Node:
+    made = graph.call_function(op, (x, *more))
+    made.meta = {**x.meta, "val": op(x.meta["val"], *(argument.meta["val"] if isinstance(argument, Node) else argument for argument in more))}
+    return made
+
+
+def _product(node: Node, left: Node | None = None) -> _Product | None:
+    """Of torch.matmul, torch.bmm, or an einsum that is one but for the order of dims; with `left`, which is its left operand."""
+    if is_op(node, "matmul", "bmm"):
+        return _Product(node, *node.args[-2:]) if left in (None, node.args[0]) else None
+    if not is_op(node, "einsum") or len(node.args[1]) != 2 or "." in node.args[0] or "->" not in node.args[0]:
+        return None
+    parts, result = node.args[0].replace(" ", "").split("->")
+    letters, operands = parts.split(","), list(node.args[1])
+    if len(result) != 4 or any(len(set(part)) != len(part) for part in (*letters, result)):
+        return None
+    if left is None:  # [...,S,T]: the last is of keys
+        *outer, row, column = result
+        at = 0 if column in letters[1] else 1
+    else:  # the probabilities [...,S,T], whose letters have this order
+        if left not in operands or operands[0] is operands[1]:
+            return None
+        at = operands.index(left)
+        *outer, row, inner = letters[at]
+        rest = [letter for letter in result if letter not in letters[at]]
+        if len(rest) != 1:
+            return None
+        column = rest[0]
+    own, other = letters[at], letters[1 - at]
+    inner_letters = (set(own) & set(other)) - set(result)
+    if len(inner_letters) != 1 or set(own) | set(other) != {*outer, row, column, *inner_letters} or set(result) != {*outer, row, column}:
+        return None
+    [inner] = inner_letters
+    if row not in own or column in own or column not in other or row in other:
+        return None
+    left_dims = [own.find(letter) for letter in (*outer, row, inner)]
+    right_dims = [other.find(letter) for letter in (*outer, inner, column)]
+    return _Product(
+        node,
+        operands[at],
+        operands[1 - at],
+        [d if d >= 0 else None for d in left_dims],
+        [d if d >= 0 else None for d in right_dims],
+        [[*outer, row, column].index(letter) for letter in result],
+    )
+
+
+def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
     rank = node.meta["val"].dim()
     if node.args[1] not in (-1, rank - 1) or rank not in (3, 4):
         return 0
     scores = _scores(node.args[0])
-    if scores is None:
+    if scores.product is None:
         return 0
     probabilities, dropout = node, 0.0
-    while (user := only_user(probabilities)) is not None and not is_op(user, "matmul", "bmm"):
+    while (user := only_user(probabilities)) is not None and not is_op(user, "matmul", "bmm", "einsum"):
         if is_op(user, "dropout", "native_dropout"):
             dropout = float(user.args[1]) if user.args[2] else 0.0
         elif not (is_op(user, "_to_copy", "clone", "to", "contiguous") or getattr(user.target, "__name__", "") == "getitem"):
@@ -93,54 +219,129 @@ def _rewrite_softmax(graph: Graph, node: Node, mask_of: Any) -> int:
         if isinstance(user.meta["val"], torch.Tensor) and not user.meta["val"].is_floating_point():
             return 0
         probabilities = user
-    if user is None or user.args[0] is not probabilities:
+    values = None if user is None else _product(user, probabilities)
+    if values is None:
         return 0
-    if scores.mask is None:
-        mask: Mask | None = Mask()
-    elif scores.hides:
-        mask = _hidden(graph, scores.mask, rank, mask_of)
-    else:
-        mask = mask_of(scores.mask, rank)
-    q, k = scores.product.args[-2:]
-    if mask is None or any(x.meta["val"].dim() != rank for x in (q, k, user.args[1])):
+    found = _masking(graph, scores, tuple(node.meta["val"].shape), node, masks)
+    if found is None:
         return 0
-    nothing_seen = _result_of_nothing(mask) if scores.filled in (None, -math.inf) else "constant"
+    q, k = scores.product.put(graph, values.node)
+    _, v = values.put(graph, values.node)
+    if any(x.meta["val"].dim() != rank for x in (q, k, v)):
+        return 0
     _replace(
-        graph, user, (q, k, user.args[1]), mask, dropout=dropout, scale=scores.scale, softcap=scores.softcap, transposed_keys=True, nothing_seen=nothing_seen
+        graph, values.node, (q, k, v), found, values.result_dims, dropout=dropout, scale=scores.scale, softcap=scores.softcap, transposed_keys=True
     )
     return 1
 
 
-def _hidden(graph: Graph, node: Node, rank: int, mask_of: Any) -> Mask | None:
-    """Of a mask that is true where the key is hidden."""
-    with graph.inserting_after(node):
-        seen = graph.call_function(torch.ops.aten.logical_not.default, (node,))
-    seen.meta = dict(node.meta)
-    found: Mask | None = mask_of(seen, rank)
+def _masking(graph: Graph, scores: _Scores, shape: tuple[Any, ...], place: Node, masks: _Masks) -> _Masking | None:
+    """What the op is told of the masks of scores of that shape; None: it cannot be told. Nodes that it takes are made before `place`."""
+    found = _Masking(filled=None if scores.filled == -math.inf else scores.filled)
+    parts = [part for node in scores.added for part in _summands(node, shape)]
+    if not all(_is_spread(part, shape) and part.meta["val"].is_floating_point() for part in parts):
+        return None
+    # Numbers that hide keys add up: what a query sees that sees no key depends on all of them.
+    hiding = [part for part in parts if not masks.is_trained(part) or _hidden(part, masks) is not None]
+    biases = [part for part in parts if part not in hiding]
+    if scores.filled is not None:
+        assert scores.mask is not None
+        if hiding and found.filled is not None:
+            return None
+        known, biases = _seen(graph, scores.mask, scores.hides, found, masks, shape), parts
+    elif len(hiding) == 1 and (apart := _hidden(hiding[0], masks)) is not None:
+        known = _seen(graph, apart.mask, apart.hides, found, masks, shape)
+        found.mask = replace(found.mask, is_finite=apart.number != -math.inf)
+        found.hides_added = True
+        biases.append(apart.bias)
+    elif len(hiding) == 1 and (mask := masks.of(hiding[0], len(shape))) is not None:
+        found.mask, known = mask, True
+    else:
+        biases, known = scores.added, True
+    if not known:
+        return None
+    with graph.inserting_before(place):
+        if biases:
+            found.added = functools.reduce(lambda a, b: _called(graph, torch.ops.aten.add.Tensor, a, b), biases)
     return found
 
 
-def _scores(node: Node) -> _Scores | None:
-    """From the softmax inward: a mask, a soft cap, a scale, the product. All but the product may be missing."""
-    found = _Scores(node)
+def _seen(graph: Graph, node: Node, hides: bool, found: _Masking, masks: _Masks, shape: tuple[Any, ...]) -> bool:
+    """Tells of a bool node where keys are seen, or hidden; whether it can be told."""
+    if hides:
+        with graph.inserting_after(node):
+            node = _called(graph, torch.ops.aten.logical_not.default, node)
+    if (mask := masks.of(node, len(shape))) is not None:
+        found.mask = mask
+    else:
+        found.chosen = node
+    return mask is not None or _is_spread(node, shape)
+
+
+@dataclass
+class _HiddenBias:
+    """A bias, in whose place a number stands where keys are hidden."""
+
+    bias: Node
+    mask: Node
+    hides: bool
+    number: float
+
+
+def _hidden(node: Node, masks: _Masks) -> _HiddenBias | None:
     node = strip(node)
-    if is_op(node, "add") and len(node.args) == 2 and not node.kwargs and isinstance(node.args[1], Node) and node.args[1].meta["val"].dim() > 0:
-        first_is_mask = _is_mask_like(node.args[0], node)
-        found.mask, node = node.args if first_is_mask else node.args[::-1]
-    elif is_op(node, "masked_fill") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
-        found.mask, found.hides, found.filled, node = node.args[1], True, scalar(node.args[2]), node.args[0]
+    while is_op(node, "unsqueeze") and node.args[1] == 0:
+        node = strip(node.args[0])
+    found = None
+    if is_op(node, "where") and isinstance(node.args[1], Node):
+        found = _HiddenBias(node.args[1], node.args[0], False, scalar(node.args[2]) or 0.0)
+    elif is_op(node, "masked_fill"):
+        found = _HiddenBias(node.args[0], node.args[1], True, scalar(node.args[2]) or 0.0)
+    # Beside such a number a score says nothing.
+    is_one = found is not None and found.number <= OUTWEIGHS and masks.is_trained(found.bias) and not masks.is_trained(found.mask)
+    return found if is_one else None
+
+
+def _summands(node: Node, shape: tuple[Any, ...]) -> list[Node]:
+    parts = strip(node)
+    if not is_op(parts, "add") or len(parts.args) != 2 or parts.kwargs or not all(isinstance(x, Node) and _is_spread(x, shape) for x in parts.args):
+        return [node]
+    return [part for x in parts.args for part in _summands(x, shape)]
+
+
+def _is_spread(x: Node, shape: tuple[Any, ...]) -> bool:
+    """Whether each of its dims, from the last on, is one of `shape`, or 1."""
+    own = x.meta["val"].shape
+    return len(own) <= len(shape) and all(a == 1 or str(a) == str(b) for a, b in zip(own[::-1], shape[::-1]))
+
+
+def _scores(node: Node) -> _Scores:
+    """From the softmax inward: a mask, what is added, a soft cap, a scale, the product. All but that may be missing; without it, it is no attention."""
+    found = _Scores()
+    node = strip(node)
+    if is_op(node, "masked_fill") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
+        found.mask, found.hides, found.filled, node = node.args[1], True, scalar(node.args[2]), strip(node.args[0])
     elif is_op(node, "where") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
-        found.mask, found.filled, node = node.args[0], scalar(node.args[2]), node.args[1]
+        found.mask, found.filled, node = node.args[0], scalar(node.args[2]), strip(node.args[1])
+    while is_op(node, "add") and len(node.args) == 2 and not node.kwargs and isinstance(node.args[1], Node) and node.args[1].meta["val"].dim() > 0:
+        first_is_mask = _is_mask_like(node.args[0], node) or not _may_be_scores(node.args[0])
+        mask, node = node.args if first_is_mask else node.args[::-1]
+        found.added.append(mask)
+        node = strip(node)
     node, found.softcap = _uncapped(strip(node))
     while (factor := _factor(node)) is not None:
         found.scale *= factor
         node = strip(node.args[0])
-    if is_op(node, "baddbmm") and found.mask is None and not node.kwargs and found.scale == 1.0 and not found.softcap:
-        found.mask = node.args[0]
-    elif not is_op(node, "matmul", "bmm"):
-        return None
-    found.product = node
+    if is_op(node, "baddbmm") and not node.kwargs and found.scale == 1.0 and not found.softcap:
+        found.added.append(node.args[0])
+        found.product = _Product(node, *node.args[1:])
+        return found
+    found.product = _product(node)
     return found
+
+
+def _may_be_scores(node: Node) -> bool:
+    return is_op(strip(node), "matmul", "bmm", "baddbmm", "einsum", "mul", "div", "add")
 
 
 def _factor(node: Node) -> float | None:

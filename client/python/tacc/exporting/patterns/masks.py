@@ -15,7 +15,7 @@ from tacc.exporting.patterns.constant_values import MAX_LENGTH, ConstantValues
 _LENGTHS = (5, 9, 24, 100, 400)  # tokens; the longer ones show blocks, and what is near
 _MANY_KEYS = 1024  # of masks with more only two samples are evaluated
 HIDDEN = -1e4  # a number at or below which a mask that is added hides a key
-_OUTWEIGHS = -1e7  # a number at or below which nothing is left of a score in f32 that it is added to
+OUTWEIGHS = -1e7  # a number at or below which nothing is left of a score in f32 that it is added to
 _NO_KEY = (0, 1, -1, -100, 2)  # numbers of an input that say that there is no key, the commonest first
 _MAX_NUMBERS = 16  # of a mask's computation that are tried as such
 
@@ -126,7 +126,7 @@ def _of(mask: torch.Tensor, there: torch.Tensor | None, base: torch.Tensor | Non
     if base is None:
         return None
     hidden = mask[~seen] if mask.dtype != torch.bool else torch.empty(0)
-    is_finite, is_weak = bool((hidden > -math.inf).any()), bool((hidden > _OUTWEIGHS).any())
+    is_finite, is_weak = bool((hidden > -math.inf).any()), bool((hidden > OUTWEIGHS).any())
     queries, num_keys = size
     if bool(base.all()):
         return Mask(False, 0, keys, no_key, is_finite, is_weak)
@@ -212,4 +212,4 @@ def _base(seen: torch.Tensor, there: torch.Tensor | None, rank: int) -> torch.Te
     return base if _is_base(base, seen, there) else None
 
 
-__all__ = ["HIDDEN", "Mask", "classify"]
+__all__ = ["HIDDEN", "OUTWEIGHS", "Mask", "classify"]

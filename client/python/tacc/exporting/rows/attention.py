@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
 
 from tacc.exporting.extents import BATCH, Extent, product, text
-from tacc.exporting.graph_text import Node, Value
+from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import ATTENTION
-from tacc.exporting.rows.dropout import SEED, dropped
+from tacc.exporting.rows.dropout import SEED
 from tacc.exporting.table import NoRowError, row
-
-_HIDDEN = 1e30  # what is subtracted from a score that its query may not see: its exponential is 0
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,9 @@ class _Scores:
     """What becomes of the products of queries and keys before the softmax, and of its results.
 
     Attributes:
-        mask: [...,S,T], true where the query sees the key, or a number that is added.
+        chosen: [...,S,T], or dims of 1: true where the query sees the key.
+        added: The same, numbers that are added, which may be trained.
+        hides_added: What is added has no derivative where the key is hidden.
         keys: [B,T], not `no_key` where there is a key.
         causal, window: As of masks.Mask.
         nothing_seen: What the result of a query is that sees nothing: 0 ("nothing"), as PyTorch's own op says; the mean of all values, either with
@@ -32,7 +31,9 @@ class _Scores:
     """
 
     scale: float
-    mask: Value | None = None
+    chosen: Value | None = None
+    added: Value | None = None
+    hides_added: bool = False
     keys: Value | None = None
     no_key: int = 0
     causal: bool = False
@@ -62,7 +63,8 @@ def sdpa(
     """With a mask that the patterns do not know."""
     if is_causal and mask is not None:
         raise NoRowError("with attn_mask and is_causal")
-    return _attention(g, q, k, v, _Scores(_scale(q, scale), mask, causal=is_causal, dropout=dropout, nothing_seen="nothing"))
+    chosen, added = (None, mask) if mask is not None and mask.is_floating else (mask, None)
+    return _attention(g, q, k, v, _Scores(_scale(q, scale), chosen, added, causal=is_causal, dropout=dropout, nothing_seen="nothing"))
 
 
 @row(ATTENTION)
@@ -79,19 +81,25 @@ def _scale(q: Value, scale: float | None) -> float:
 def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
     """q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
     dims = g.dims
-    if scores.keys is None and (scores.mask is None or scores.mask.rank == 2) and q.rank == k.rank == v.rank not in (3, 4):
+    masks = [x for x in (scores.chosen, scores.added) if x is not None]
+    if scores.keys is None and all(x.rank == 2 for x in masks) and q.rank == k.rank == v.rank not in (3, 4):
         q, k, v = (g.reshape(x, [product(x.dims[:-3]), *((1,) * (3 - x.rank)), *x.dims[-3:]]) for x in (q, k, v))
     if q.rank == 3:
         # The first dim is that of samples and heads, or of either.
         batch = BATCH if scores.keys is None else scores.keys.dims[0]
         is_of_both = scores.keys is not None or (scores.dropout and _is_multiple(q.dims[0], batch))
         q, k, v = (g.reshape(x, [*((batch, _quotient(x.dims[0], batch)) if is_of_both and x.dims[0] != 1 else (x.dims[0], 1)), *x.dims[1:]]) for x in (q, k, v))
-        if (mask := scores.mask) is not None and mask.rank == 3:
-            first = q.dims[:2] if mask.dims[0] != 1 else (1, 1)
-            scores = replace(scores, mask=g.reshape(mask, [*first, *mask.dims[1:]]))
+
+        def with_heads(mask: Value | None) -> Value | None:
+            if mask is None or mask.rank != 3:
+                return mask
+            return g.reshape(mask, [*(q.dims[:2] if mask.dims[0] != 1 else (1, 1)), *mask.dims[1:]])
+
+        scores = replace(scores, chosen=with_heads(scores.chosen), added=with_heads(scores.added))
+        masks = [x for x in (scores.chosen, scores.added) if x is not None]
     if not q.rank == k.rank == v.rank == 4:
         raise NoRowError(f"of {q.rank}, {k.rank} and {v.rank} dims")
-    of_samples = [q, k, v, *(x for x in (scores.keys,) if x is not None), *(x for x in (scores.mask,) if x is not None and x.rank == 4)]
+    of_samples = [q, k, v, *(x for x in (scores.keys,) if x is not None), *(x for x in masks if x.rank == 4)]
     batch = next((x.dims[0] for x in of_samples if x.dims[0] != 1), 1)  # each may be the same for all samples
     heads = max((x.dims[1] for x in (q, k, v)), key=lambda d: (not isinstance(d, int), d if isinstance(d, int) else 0))
     q = g.broadcast(q, [batch, heads if q.dims[1] == 1 else q.dims[1], *q.dims[2:]])
@@ -101,12 +109,24 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
         k, v = narrow_k, narrow_v
     elif k.dims[1] != v.dims[1]:
         k, v = (g.broadcast(x, [batch, heads, *x.dims[2:]]) for x in (k, v))
-    is_square = q.dims[2] == k.dims[2]
-    # The op's result is 0 where a query sees nothing: the mean of all values would be another one for each query.
-    has_op = scores.keys is None or scores.is_safe or not scores.causal
-    if scores.mask is None and has_op and (is_square or not scores.causal):
-        return g.reshape(_fused(g, q, k, v, scores), dims)
-    return g.reshape(_spelled_out(g, q, k, v, scores), dims)
+    if scores.dropout and scores.keys is None and _is_multiple(batch, BATCH) and (parts := _quotient(batch, BATCH)) > 1:
+        # Parts of a sample, as windows of an image, are heads of it: what is dropped is the sample's.
+        heads = q.dims[1]
+        mask_of = functools.partial(_of_parts, g, batch=batch, heads=heads, parts=parts)
+        scores = replace(scores, chosen=mask_of(scores.chosen), added=mask_of(scores.added))
+        q, k, v = (g.reshape(x, [BATCH, parts * x.dims[1], *x.dims[2:]]) for x in (q, k, v))
+    return g.reshape(_fused(g, q, k, v, scores), dims)
+
+
+def _of_parts(g: Lowering, mask: Value | None, *, batch: Extent, heads: int, parts: int) -> Value | None:
+    """A mask [batch,heads,S,T] or the last of these dims as [batch / parts,parts * heads,S,T]."""
+    if mask is None or mask.rank < 3 or mask.dims[:-2] in ((1, 1), (1,)):
+        return mask
+    mask = g.reshape(mask, [*(1,) * (4 - mask.rank), *mask.dims])
+    if mask.dims[0] == 1:
+        whole = g.broadcast(g.reshape(mask, [1, *mask.dims]), [1, parts, heads, *mask.dims[2:]])
+        return g.reshape(whole, [1, parts * heads, *mask.dims[2:]])
+    return g.reshape(g.broadcast(mask, [batch, heads, *mask.dims[2:]]), [BATCH, parts * heads, *mask.dims[2:]])
 
 
 def _is_multiple(a: Extent, b: Extent) -> bool:
@@ -131,25 +151,57 @@ def _unrepeated(g: Lowering, x: Value) -> Value:
 
 
 def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
-    q, k, v = (g.swap(x, 1, 2) for x in (q, k, v))
-    attrs: dict[str, Any] = {"causal": scores.causal, "scale": scores.scale}
-    operands = [q, k, v]
-    if scores.window:
+    """q [B,H,S,D], k [B,K,T,D], v [B,K,T,V]. What the op knows of masks are its attributes and the bias of its keys, all else is a bias of scores."""
+    batch, heads, queries, _ = q.dims
+    keys = k.dims[2]
+    # The op's result is 0 where a query sees nothing: the mean of all values would be another one for each query.
+    knows_keys = scores.is_safe or not (scores.chosen is not None or (scores.causal and scores.keys is not None))
+    knows_order = scores.causal and queries == keys and knows_keys
+    attrs: dict[str, Any] = {"causal": knows_order, "scale": scores.scale}
+    if scores.window and knows_order:
         attrs["window"] = scores.window
     if scores.softcap:
         attrs["softcap"] = scores.softcap
+    more = []
     if scores.dropout:
-        if q.dims[0] != BATCH:
+        if batch != BATCH:
             raise NoRowError("with dropout, of other rows than samples")
-        operands += [g.rank_input("step"), g.rank_input("sample")]
+        more += [g.rank_input("step"), g.rank_input("sample")]
         attrs |= {"dropout": float(scores.dropout), "dropout_key": g.next_dropout(), "dropout_seed": SEED}
+
+    def over_scores(x: Value) -> Value:
+        x = g.reshape(x, [*(1,) * (4 - x.rank), *x.dims])
+        return g.broadcast(x, [batch if x.dims[0] != 1 else 1, heads if x.dims[1] != 1 else 1, queries, keys])
+
+    bias, seen = None if scores.added is None else over_scores(scores.added), []
+    if scores.chosen is not None:
+        seen.append(g.cast(scores.chosen, "f32"))
+    if scores.causal and not knows_order:
+        seen.append(_behind(g, queries, keys, scores.window))
+    sees_any = None  # of each query, to multiply with
     if scores.keys is not None:
-        there = g.broadcast(g.cast(_there(g, scores), "f32"), k.dims[:2])
-        operands.append(_key_bias(g, scores, there))
-        attrs["key_bias"] = True
-        if scores.nothing_seen == "constant":
-            operands[0] = g.binary("mul", q, g.reshape(_has_any(g, there), [q.dims[0], 1, 1, 1]))  # the scores are 0 then, with no derivative
-    batch, queries, heads, _ = q.dims
+        there = g.broadcast(g.cast(_there(g, scores), "f32"), [batch, keys])
+        if knows_keys:
+            more.append(_hiding(g, there, scores.nothing_seen))
+            attrs["key_bias"] = True
+            sees_any = g.reshape(_has_any(g, there), [batch, 1, 1, 1])
+        else:
+            seen.append(g.reshape(there, [batch, 1, 1, keys]))
+    hiding = None
+    if seen:
+        all_seen = over_scores(functools.reduce(lambda a, b: g.binary("mul", a, b), seen))
+        hiding = _hiding(g, all_seen, scores.nothing_seen)
+        sees_any = g.reshape(_has_any(g, all_seen), [*all_seen.dims[:3], 1])
+    if scores.nothing_seen == "constant" and sees_any is not None:
+        q = g.binary("mul", q, sees_any)  # the scores are 0 then, with no derivative
+    if bias is not None and not scores.is_safe and (scores.hides_added or scores.nothing_seen == "constant"):
+        attrs["bias_yields"] = True
+    if hiding is not None:
+        bias = hiding if bias is None else g.binary("add", bias, hiding)
+    if bias is not None:
+        more.append(bias)
+        attrs["bias"] = True
+    operands = [*(g.swap(x, 1, 2) for x in (q, k, v)), *more]
     out, _ = g.add("attention", operands, [("f32", [batch, queries, heads, v.dims[3]]), ("f32", [batch, heads, queries])], **attrs)
     return g.swap(out, 1, 2)
 
@@ -164,15 +216,15 @@ def _there(g: Lowering, scores: _Scores) -> Value:
     return g.compare("ne", scores.keys, g.constant(scores.no_key, scores.keys.dtype, []))
 
 
-def _key_bias(g: Lowering, scores: _Scores, there: Value) -> Value:
-    """[B,T], what the op adds to the scores of a key: 0, or -inf where there is none."""
-    if not scores.is_safe:
-        # Of a sample without keys 0, or +inf, by which all its scores are 0, and its results the mean of all values.
-        is_empty = g.add_scalar(g.unary("reciprocal", g.reduce_sum(there, [1])), -1.0)  # inf; else at most 0
-        if scores.nothing_seen != "mean":
+def _hiding(g: Lowering, seen: Value, nothing_seen: str) -> Value:
+    """What the op adds to scores: 0, or -inf where `seen` [...,T] is 0 and not 1."""
+    if nothing_seen != "nothing":
+        # Where all are 0: as if all were seen, or +inf, by which all scores are 0, and the results the mean of all values.
+        is_empty = g.add_scalar(g.unary("reciprocal", g.reduce_sum(seen, [seen.rank - 1])), -1.0)  # inf; else at most 0
+        if nothing_seen == "all":
             is_empty = g.unary("clamp", is_empty, min=0.0, max=1.0)
-        there = g.binary("maximum", there, g.reshape(is_empty, [is_empty.dims[0], 1]))
-    return g.unary("log", there)
+        seen = g.binary("maximum", seen, g.reshape(is_empty, [*is_empty.dims, 1]))
+    return g.unary("log", seen)
 
 
 def _has_any(g: Lowering, seen: Value) -> Value:
@@ -180,81 +232,11 @@ def _has_any(g: Lowering, seen: Value) -> Value:
     return g.unary("clamp", g.reduce_sum(seen, [seen.rank - 1]), min=0.0, max=1.0)
 
 
-def _spelled_out(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
-    """softmax(q k^T scale + mask) v. h: a kv head, g: its query heads."""
-    batch, heads, queries, width = q.dims
-    kv_heads, keys = k.dims[1], k.dims[2]
-    if kv_heads == heads:
-        s = g.einsum("bhsd,bhtd->bhst", q, k)
-    else:
-        groups = g.reshape(q, [batch, kv_heads, heads // kv_heads, queries, width])
-        s = g.reshape(g.einsum("bhgsd,bhtd->bhgst", groups, k), [batch, heads, queries, keys])
-    s = g.scale(s, scores.scale)
-    if scores.softcap:
-        s = g.scale(g.unary("tanh", g.scale(s, 1 / scores.softcap)), scores.softcap)
-    hidden = _hidden(g, scores, queries, keys)
-    sees_any = None
-    if hidden is not None:
-        sees_any = _has_any(g, g.add_scalar(g.scale(hidden, -1.0), 1.0))
-        sees_any = g.reshape(sees_any, [*sees_any.dims, 1])
-        if scores.nothing_seen == "constant":
-            s = g.binary("mul", s, sees_any)
-        s = g.binary("add", s, g.scale(g.binary("mul", hidden, sees_any) if scores.nothing_seen == "all" else hidden, -_HIDDEN))
-    if scores.mask is not None and scores.mask.is_floating:
-        mask = scores.mask
-        if scores.is_safe and _may_be_infinite(g, mask):  # -inf is of `hidden` already
-            mask = g.binary("maximum", mask, g.constant(-_HIDDEN, "f32", []))
-        s = g.binary("add", s, mask)
-    p = g.unary("softmax", s)
-    if scores.dropout:
-        p = dropped(g, p, scores.dropout)
-    if sees_any is not None and scores.is_safe:
-        p = g.binary("mul", p, sees_any)  # A query that sees nothing has no result, and not the mean of what it does not see.
-    if kv_heads == heads:
-        return g.einsum("bhst,bhtd->bhsd", p, v)
-    p = g.reshape(p, [batch, kv_heads, heads // kv_heads, queries, keys])
-    return g.reshape(g.einsum("bhgst,bhtd->bhgsd", p, v), [batch, heads, queries, v.dims[3]])
-
-
-def _hidden(g: Lowering, scores: _Scores, queries: Extent, keys: Extent) -> Value | None:
-    """1 where a query may not see a key, else 0; None: each sees all. Its dims are the last of [B,H,S,T], or 1."""
-    parts = []
-    if scores.mask is not None and not scores.mask.is_floating:
-        parts.append(_negated(g, scores.mask))
-    elif scores.mask is not None and scores.is_safe and _may_be_infinite(g, scores.mask):
-        parts.append(g.cast(g.compare("eq", scores.mask, g.constant(-math.inf, "f32", [])), "f32"))
-    if scores.keys is not None:
-        there = _there(g, scores)
-        parts.append(_negated(g, g.reshape(there, [there.dims[0], 1, 1, keys])))
-    if scores.causal:
-        parts.append(_ahead(g, queries, keys, scores.window))
-    return functools.reduce(lambda a, b: g.binary("maximum", a, b), parts) if parts else None
-
-
-def _may_be_infinite(g: Lowering, mask: Value) -> bool:
-    """Whether a mask that is added can have -inf: it is among what the mask is computed from, or comes with a batch."""
-
-    def brings_it(node: Node) -> bool:
-        if node.op == "constant":
-            value = node.attrs["value"]  # Or an extent.
-            return isinstance(value, float) and abs(value) == math.inf
-        if node.op == "input":
-            return node.results[0].is_floating
-        return node.op == "log" or (node.op == "param" and "role" in node.attrs)
-
-    return any(brings_it(node) for node in g.nodes_of(mask))
-
-
-def _negated(g: Lowering, seen: Value) -> Value:
-    return g.add_scalar(g.scale(g.cast(seen, "f32"), -1.0), 1.0)
-
-
-def _ahead(g: Lowering, queries: Extent, keys: Extent, window: int) -> Value:
-    """[S,T]: 1 where the key is not the query's own or one before it, of the last `window`. Both begin at position 0."""
+def _behind(g: Lowering, queries: Extent, keys: Extent, window: int) -> Value:
+    """[S,T]: 1 where the key is the query's own or one before it, of the last `window`; else 0. Both begin at position 0."""
     i, j = g.iota(0, "f32", [queries, keys]), g.iota(1, "f32", [queries, keys])
-    ahead = g.binary("sub", j, i)
-    hidden = g.unary("clamp", ahead, min=0.0, max=1.0)
+    behind = g.binary("sub", i, j)
+    seen = g.unary("clamp", g.add_scalar(behind, 1.0), min=0.0, max=1.0)
     if not window:
-        return hidden
-    too_far = g.unary("clamp", g.add_scalar(g.unary("neg", ahead), 1.0 - window), min=0.0, max=1.0)
-    return g.binary("add", hidden, too_far)
+        return seen
+    return g.binary("mul", seen, g.unary("clamp", g.add_scalar(g.scale(behind, -1.0), float(window)), min=0.0, max=1.0))
