@@ -169,7 +169,7 @@ class Packer:
             raise SystemExit(f"error: --families: no family is called {unknown[0]}; there are {', '.join(known)}")
         names = known if "all" in only else [name for name in known if name in only]
         for name in names:
-            # The one whose deviation in bf16 says most with one draw of the weights.
+            # The one whose deviation in bf16 needs the fewest draws of the weights.
             family = name.removeprefix("exported ")
             chosen = min((case for case in TRAINING_CASES if case.family == family), key=lambda case: case.bf16_draws)
             self.pack_family(name, chosen, exports=name != family)
@@ -181,7 +181,7 @@ class Packer:
         from training_options_test import FP16_CASES
 
         precisions = ("fp32", "bf16", "fp16") if chosen.name in FP16_CASES else ("fp32", "bf16")
-        draws = max(5 if exports else 1, 3 if "fp16" in precisions else 1, chosen.bf16_draws)
+        draws = max(5 if exports else 1, chosen.bf16_draws)
         case = self.out / "families" / name
         write_data(chosen, case / "data")
         steps = batches(chosen, case / "data")

@@ -103,8 +103,14 @@ def their_run(case: Case, module: nn.Module, steps: list, precision: str) -> Run
     return run
 
 
+@pytest.fixture(scope="module")
+def losses_of_mixtures() -> dict[str, list[tuple[float, float]]]:
+    """By family: of each draw how far losses in bf16 are from those in fp32, ours and PyTorch's."""
+    return {}
+
+
 @pytest.mark.parametrize("family, name, targets", CASES, ids=lambda value: value if isinstance(value, str) else "")
-def test_adapters_train_as_in_peft(family: str, name: str | None, targets: list[str], tmp_path: Path):
+def test_adapters_train_as_in_peft(family: str, name: str | None, targets: list[str], tmp_path: Path, losses_of_mixtures: dict):
     case = find(family, name)
     data, model = write_data(case, tmp_path / "data"), tmp_path / "model"
     steps = batches(case, data)
@@ -129,11 +135,29 @@ def test_adapters_train_as_in_peft(family: str, name: str | None, targets: list[
         distance, own = ((of(run) - of(exact)).norm().item() for run in (ours["fp32"], theirs["fp32"]))
         assert distance <= 2 * own + 1e-7 * norm, f"fp32 {quantity}: {distance / norm} against {own / norm}"
         pairs = sorted(distances[quantity], key=lambda pair: pair[0] / pair[1])
+        if case.has_experts and quantity == "losses":
+            losses_of_mixtures[family] = pairs
+            continue
         narrow, autocast = pairs[len(pairs) // 2] if case.has_experts else (statistics.fmean(x * x for x in side) ** 0.5 for side in zip(*pairs))
         assert narrow <= 1.5 * autocast, f"bf16 {quantity}: {narrow / norm} against {autocast / norm}"
     for tensor, wanted in exact.gradients.items():
         distance = (ours["fp32"].gradients[tensor] - wanted).norm().item()
         assert distance <= 1e-4 * wanted.norm().item() + 1e-6 * flat(exact).norm().item(), tensor
+
+
+def test_losses_of_mixtures_in_bf16(losses_of_mixtures: dict[str, list[tuple[float, float]]]):
+    """Of all together, each family's as parts of PyTorch's. Few tokens that go to another expert are all that a draw shows: of deepseek_v2's 40 the
+    ratios are 0.01 to 10 around 1, so that of nine draws the median is above 1.5 once in five times. (Gradients are judged by family.)"""
+    if len(losses_of_mixtures) < sum(find(family, name).has_experts for family, name, _ in CASES):
+        pytest.skip("not all mixtures have been trained")
+    ours, theirs = [], []
+    for family, pairs in losses_of_mixtures.items():
+        scale = statistics.fmean(own * own for _, own in pairs) ** 0.5
+        print(family, " ".join(f"{distance / scale:.2f}/{own / scale:.2f}" for distance, own in pairs))
+        ours += [distance / scale for distance, _ in pairs]
+        theirs += [own / scale for _, own in pairs]
+    narrow, autocast = (statistics.fmean(x * x for x in side) ** 0.5 for side in (ours, theirs))
+    assert narrow <= 1.5 * autocast
 
 
 def test_new_adapters_begin_as_peft_draws_them(tmp_path: Path):

@@ -77,14 +77,19 @@ def compare_training(case: Case, tmp_path: Path, table: list) -> None:
     """In fp32 and bf16; appends a row to the table. AssertionError: what is further away than it may be."""
     data, model = write_data(case, tmp_path / "data"), tmp_path / "model"
     steps = batches(case, data)
-    draws = []
+    draws, steepest = [], None
     for seed in range(case.bf16_draws):
         module = build(case, seed)
         save(case, module, model)
         reference = {p: reference_run(case, copy.deepcopy(module), steps, p) for p in ("fp32", "bf16")}
         ours = {p: our_run(case, stored(module), model, data, tmp_path / f"{p}-{seed}", p) for p in ("fp32", "bf16")}
         draws.append((distances(ours, "bf16"), distances(reference, "bf16")))
-    exact = reference_run(case, module, steps, "fp64")  # fp32 is compared on the last draw
+        fall = reference["fp32"].losses[-1] / reference["fp32"].losses[0]
+        if steepest is None or fall < steepest[0]:
+            steepest = fall, module, ours, reference
+    assert steepest is not None
+    _, module, ours, reference = steepest  # on which fp32 is compared
+    exact = reference_run(case, module, steps, "fp64")
     assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
     row = [case.family, case.name, f"{exact.losses[0]:.3f} -> {exact.losses[-1]:.3f}"]
     failures = []
