@@ -1,50 +1,27 @@
-// Flash attention in tiles of shared memory, by teams of 64 threads in 8 x 8. Thread (ty, tx) owns, of a tile of
-// scores, rows ty, ty + 8, ... and columns tx, tx + 8, ...; and of a tile of results the same rows and the columns tx,
-// tx + 8, ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao,
-// "FlashAttention-2", 2023, section 3.1, for the order of the loops.
+// Flash attention in tiles of shared memory (attention_tiles.h). Source: Dao et al., "FlashAttention", NeurIPS 2022,
+// algorithms 1 and 4; Dao, "FlashAttention-2", 2023, section 3.1, for the order of the loops.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "kernels/contract/attention.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/attention_work.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
-#include "kernels/cuda/scratch.h"
-
-// For the loops around those over a thread's own numbers, so that compiling does not take minutes.
-#ifdef __CUDACC__
-#define TACC_DO_NOT_UNROLL _Pragma("unroll 1")
-#else
-#define TACC_DO_NOT_UNROLL
-#endif
 
 namespace tacc::kernels::cuda {
 namespace {
 
-constexpr int kSide = 8;
-constexpr int kTeam = kSide * kSide;
+using namespace tiles;
 
 // Rows of a tile, so that the tiles of a team fit into kMaxSharedBytes.
 template <typename C, int kD>
 constexpr int kForwardRows =
     16384 / (kD * static_cast<int>(sizeof(C))) < 32 ? 16384 / (kD * static_cast<int>(sizeof(C))) : 32;
-template <typename C, int kD>
-constexpr int kBackwardRows =
-    8192 / (kD * static_cast<int>(sizeof(C))) < 32 ? 8192 / (kD * static_cast<int>(sizeof(C))) : 32;
 
-// rows [kRows, kD + 1] in shared memory = n rows, `stride` elements apart, of d elements each; else 0.
-template <int kRows, int kD, typename C>
-TACC_DEVICE void LoadTile(const Team& team, const AnyIn& x, int64_t offset, int64_t stride, int n, int d, C* rows) {
-  TACC_DO_NOT_UNROLL
-  for (int i = team.rank(); i < kRows * kD; i += kTeam) {
-    const int row = i / kD, column = i % kD;
-    rows[row * (kD + 1) + column] = row < n && column < d ? x.Load<C>(offset + row * stride + column) : C(0);
-  }
-}
-
-// The inverse for the n rows that exist: a thread's own numbers to its place in shared memory,
+// The inverse of LoadTile for the n rows that exist: a thread's own numbers to its place in shared memory,
 template <int kRows, int kD, typename C>
 TACC_DEVICE void KeepOwn(const C (&own)[kRows / kSide][kD / kSide], int ty, int tx, C* rows) {
   TACC_UNROLL
@@ -62,31 +39,6 @@ TACC_DEVICE void StoreTile(const Team& team, const C* rows, const AnyOut& y, int
   for (int i = team.rank(); i < kRows * kD; i += kTeam) {
     const int row = i / kD, column = i % kD;
     if (row < n && column < d) y.Store(offset + row * stride + column, rows[row * (kD + 1) + column]);
-  }
-}
-
-// products[i][j] = a's row ty + 8 i times b's row tx + 8 j.
-template <int kRows, int kD, typename C>
-TACC_DEVICE void MultiplyRows(const C* a, const C* b, int ty, int tx, int d,
-                              C (&products)[kRows / kSide][kRows / kSide]) {
-  constexpr int kOwn = kRows / kSide, kStride = kD + 1;
-  TACC_UNROLL
-  for (int i = 0; i < kOwn; ++i) {
-    TACC_UNROLL
-    for (int j = 0; j < kOwn; ++j) products[i][j] = 0;
-  }
-  TACC_DO_NOT_UNROLL
-  for (int c = 0; c < d; ++c) {
-    C left[kOwn], right[kOwn];
-    TACC_UNROLL
-    for (int i = 0; i < kOwn; ++i) left[i] = a[(ty + kSide * i) * kStride + c];
-    TACC_UNROLL
-    for (int j = 0; j < kOwn; ++j) right[j] = b[(tx + kSide * j) * kStride + c];
-    TACC_UNROLL
-    for (int i = 0; i < kOwn; ++i) {
-      TACC_UNROLL
-      for (int j = 0; j < kOwn; ++j) products[i][j] += left[i] * right[j];
-    }
   }
 }
 
@@ -234,38 +186,6 @@ struct AttentionQueries {
   }
 };
 
-// What both halves of the gradient share.
-template <typename C, int kD>
-struct AttentionGradWork {
-  static constexpr int kRows = kBackwardRows<C, kD>;
-  static constexpr int kOwn = kRows / kSide, kColumns = kD / kSide;
-  static constexpr int kTile = kRows * (kD + 1), kScores = kRows * (kRows + 1);
-  static constexpr int64_t kSharedBytes = (4 * kTile + 2 * kScores + 2 * kRows) * sizeof(C);
-
-  AttentionWork work;
-  int64_t num_query_tiles, num_key_tiles;
-  AnyIn dout, lse;
-  const C* delta;
-
-  // Rows of q and dout, with their statistics.
-  TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, C* q_rows, C* dout_rows,
-                               C* row_lse, C* row_delta) const {
-    LoadTile<kRows, kD>(team, work.q, work.QueryOffset(b, tile.row, head), work.query_pitch, tile.n, work.d, q_rows);
-    LoadTile<kRows, kD>(team, dout, work.OutOffset(b, tile.row, head), work.out_pitch, tile.n, work.value_d, dout_rows);
-    for (int i = team.rank(); i < kRows; i += kTeam) {
-      const int64_t at = work.StatisticsOffset(b, tile.row + i, head);
-      const C value = i < tile.n ? lse.Load<C>(at) : C(0);
-      row_lse[i] = value == -C(INFINITY) ? C(0) : value;  // Sees no key: all its scores are -inf.
-      row_delta[i] = i < tile.n ? delta[at] : C(0);
-    }
-  }
-  TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, C* k_rows, C* v_rows) const {
-    LoadTile<kRows, kD>(team, work.k, work.KeyOffset(b, tile.row, kv), work.key_pitch, tile.n, work.d, k_rows);
-    LoadTile<kRows, kD>(team, work.v, work.ValueOffset(b, tile.row, kv), work.value_pitch, tile.n, work.value_d,
-                        v_rows);
-  }
-};
-
 // dk and dv, keys in tiles; index = (tile, batch, key/value head).
 template <typename C, int kD>
 struct AttentionGradKeys : AttentionGradWork<C, kD> {
@@ -336,71 +256,6 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
   }
 };
 
-// dbias; index = (part of the samples, query tile, key tile, sample, head), of those that have a bias of their own.
-template <typename C, int kD>
-struct AttentionGradBias : AttentionGradWork<C, kD> {
-  using Base = AttentionGradWork<C, kD>;
-  static constexpr int kRows = Base::kRows, kOwn = Base::kOwn;
-
-  BiasSums parts;
-
-  TACC_DEVICE void operator()(Team& team, int64_t index) const {
-    const AttentionWork& w = this->work;
-    const BiasEntry entry(w, parts, index, this->num_query_tiles, this->num_key_tiles);
-    const RowTile keys = TileAt<kRows>(w.keys, entry.key_tile), queries = TileAt<kRows>(w.queries, entry.query_tile);
-    const int group = w.num_heads / w.num_kv_heads, ty = team.rank() / kSide, tx = team.rank() % kSide;
-    C* q_rows = team.shared<C>();
-    C* dout_rows = q_rows + Base::kTile;
-    C* k_rows = dout_rows + Base::kTile;
-    C* v_rows = k_rows + Base::kTile;
-    C* row_lse = v_rows + Base::kTile;
-    C* row_delta = row_lse + kRows;
-    C sums[kOwn][kOwn];
-    TACC_UNROLL
-    for (int i = 0; i < kOwn; ++i) {
-      TACC_UNROLL
-      for (int j = 0; j < kOwn; ++j) sums[i][j] = 0;
-    }
-    for (int64_t b = entry.b; b < entry.limit_b; ++b) {
-      if (!w.Meet(b, queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
-      for (int64_t head = entry.head; head < entry.limit_head; ++head) {
-        const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
-        this->LoadKeys(team, b, head / group, keys, k_rows, v_rows);
-        this->LoadQueries(team, b, head, queries, q_rows, dout_rows, row_lse, row_delta);
-        team.Sync();
-        C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
-        MultiplyRows<kRows, kD>(q_rows, k_rows, ty, tx, w.d, own);
-        MultiplyRows<kRows, kD>(dout_rows, v_rows, ty, tx, w.value_d, own_gradients);
-        TACC_UNROLL
-        for (int i = 0; i < kOwn; ++i) {
-          const int query = ty + kSide * i;
-          const int64_t first = query < queries.n ? w.FirstKey(b, queries, query) : 0;
-          TACC_UNROLL
-          for (int j = 0; j < kOwn; ++j) {
-            const int key = tx + kSide * j;
-            const C weight =
-                std::exp(w.Score(own[i][j], slope, b, head, queries, query, first, keys, key) - row_lse[query]);
-            const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
-            if (w.HasBiasGrad<C>(b, head, queries, query, keys, key))
-              sums[i][j] += weight * (own_gradients[i][j] * kept - row_delta[query]);
-          }
-        }
-        team.Sync();
-      }
-    }
-    TACC_UNROLL
-    for (int i = 0; i < kOwn; ++i) {
-      const int query = ty + kSide * i;
-      const int64_t row = entry.Row(w, queries.row + query) + keys.row;
-      TACC_UNROLL
-      for (int j = 0; j < kOwn; ++j) {
-        const int key = tx + kSide * j;
-        if (query < queries.n && key < keys.n) parts.sums.Store(row + key, sums[i][j]);
-      }
-    }
-  }
-};
-
 // dq, queries in tiles; index as in AttentionQueries.
 template <typename C, int kD>
 struct AttentionGradQueries : AttentionGradWork<C, kD> {
@@ -416,7 +271,6 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
     const int64_t kv = head / (w.num_heads / w.num_kv_heads);
     const RowTile queries = TileAt<kRows>(w.queries, this->num_query_tiles - 1 - index / pairs);
     const int64_t lowest = w.LowestKey(b, queries);
-    const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
     const int ty = team.rank() / kSide, tx = team.rank() % kSide;
     C* q_rows = team.shared<C>();
     C* dout_rows = q_rows + Base::kTile;
@@ -437,23 +291,10 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
       if (!w.Meet(b, queries, lowest, keys)) continue;  // The same for the whole team.
       this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
       team.Sync();
-      C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
-      MultiplyRows<kRows, kD>(q_rows, k_rows, ty, tx, w.d, own);
-      MultiplyRows<kRows, kD>(dout_rows, v_rows, ty, tx, w.value_d, own_gradients);
-      TACC_UNROLL
-      for (int i = 0; i < kOwn; ++i) {
-        const int query = ty + kSide * i;
-        const int64_t first = query < queries.n ? w.FirstKey(b, queries, query) : 0;
-        TACC_UNROLL
-        for (int j = 0; j < kOwn; ++j) {
-          const int key = tx + kSide * j;
-          const C weight =
-              std::exp(w.Score(own[i][j], slope, b, head, queries, query, first, keys, key) - row_lse[query]);
-          const C kept = static_cast<C>(w.Kept(b, head, queries, query, keys, key));
-          gradients[query * (kRows + 1) + key] =
-              weight * (own_gradients[i][j] * kept - row_delta[query]) * w.Derivative(own[i][j]);
-        }
-      }
+      this->ForEachScore(b, head, queries, keys, ty, tx, q_rows, dout_rows, k_rows, v_rows, row_lse, row_delta,
+                         [&](int, int, int query, int key, C product, C gradient) {
+                           gradients[query * (kRows + 1) + key] = gradient * w.Derivative(product);
+                         });
       team.Sync();
       AddProducts<kRows, kD>(gradients, k_rows, keys.n, ty, tx, sums);
       team.Sync();
@@ -514,19 +355,6 @@ void Backward(const AttentionWork& work, const TensorView& dout, const TensorVie
                      Queries{{shared}, Out(dq)});
 }
 
-template <typename C, int kD>
-void BiasBackward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const C* delta,
-                  const TensorView& dbias) {
-  using Kernel = AttentionGradBias<C, kD>;
-  static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= kMaxSharedBytes);
-  const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
-  const AttentionGradWork<C, kD> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
-  SumInParts<C>(work, dbias, [&](const BiasSums& parts) {
-    ForEachTeam<kTeam>(parts.num_parts * query_tiles * key_tiles * dbias.dims[0] * dbias.dims[1], kTeam,
-                       Kernel::kSharedBytes, Kernel{{shared}, parts});
-  });
-}
-
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
   if (q.size() == 0) return;
@@ -543,23 +371,6 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   Forward<float, 256>(work, extras, out, lse);
 }
 
-// Calls gradient.operator()<C, kD>(work, delta), with `delta` that FindAttentionDelta has found.
-template <typename Gradient>
-void WithDelta(const AttentionWork& work, const TensorView& q, const TensorView& dout, const TensorView& out,
-               const Gradient& gradient) {
-  Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
-  const auto run = [&]<typename C, int kD>() {
-    C* delta = static_cast<C*>(scratch.data());
-    FindAttentionDelta(work, dout, out, delta);
-    gradient.template operator()<C, kD>(delta);
-  };
-  if (q.dtype == DType::kF64) return run.template operator()<double, 128>();
-  const int32_t largest = std::max(work.d, work.value_d);
-  if (largest <= 64) return run.template operator()<float, 64>();
-  if (largest <= 128) return run.template operator()<float, 128>();
-  run.template operator()<float, 256>();
-}
-
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
@@ -569,21 +380,6 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                     dk.dims == k.dims && dv.dims == v.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   WithDelta(work, q, dout, out,
             [&]<typename C, int kD>(const C* delta) { Backward<C, kD>(work, dout, lse, delta, dq, dk, dv); });
-}
-
-void AttentionBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                       const TensorView& out, const TensorView& lse, const TensorView& first_keys,
-                       const AttentionParameters& parameters, const TensorView& dbias) {
-  if (dbias.size() == 0) return;
-  const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
-  TACC_KERNEL_CHECK(parameters.pitch == 0 && parameters.bias.data != nullptr && dbias.dims == parameters.bias.dims);
-  TACC_KERNEL_CHECK(dout.dims == AttentionResultDims(q, v) && out.dims == dout.dims &&
-                    lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
-  if (TakesTensorBiasGrad(dout, q, k, v, parameters)) return TensorBiasGrad(work, dout, out, lse, dbias);
-  // In smaller tiles for small head dims too: in large ones its sums do not fit into registers.
-  WithDelta(work, q, dout, out, [&]<typename C, int kD>(const C* delta) {
-    BiasBackward<C, kD == 64 ? 128 : kD>(work, dout, lse, delta, dbias);
-  });
 }
 
 }  // namespace

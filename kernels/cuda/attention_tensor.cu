@@ -1,11 +1,10 @@
-// Flash attention on tensor cores. A warp has kMma rows of a tile of scores, kMma * 2 = kRows columns wide; its threads
-// 2r and 2r + 1 have the halves of row r. Scores and results leave the tensor cores by way of shared memory, where each
-// warp has room for kMma x kRows numbers. Sources: as kernels/cuda/attention.cu.
+// Flash attention on tensor cores (attention_tensor_tiles.h). Sources: as kernels/cuda/attention.cu.
 #include <cmath>
 #include <string>
 
 #include "kernels/contract/attention.h"
 #include "kernels/cuda/attention_tensor.h"
+#include "kernels/cuda/attention_tensor_tiles.h"
 #include "kernels/cuda/attention_work.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
@@ -15,61 +14,7 @@
 namespace tacc::kernels::cuda {
 namespace {
 
-constexpr int kD = 128;          // Room for head dims up to it: what lies behind d is neither loaded nor multiplied.
-constexpr int kRows = 32;        // of a tile of keys; in the gradients of queries too
-constexpr int kOwn = kRows / 2;  // scores of a row that a thread has
-constexpr int kScorePitch = kRows + 4;
-constexpr int kWeightPitch = kRows + kPack;
-constexpr int kWarpScores = kMma * kScorePitch;  // floats of a warp
-static_assert(kRows == 2 * kMma && kWarp == 2 * kMma && kMma * kWeightPitch * 2 <= kWarpScores * 4);
-
-// Where a thread's row and columns are among those of its warp.
-struct Place {
-  int warp, row, column;
-
-  TACC_DEVICE explicit Place(const Team& team)
-      : warp(team.rank() / kWarp), row(team.rank() % kWarp / 2), column(team.rank() % 2 * kOwn) {}
-};
-
-// rows [kHeight, kD + kPack] in shared memory = n rows, `stride` elements apart, of d elements each; else 0.
-template <int kHeight, int kTeam, typename E>
-TACC_DEVICE void LoadRows(const Team& team, const AnyIn& x, int64_t offset, int64_t stride, int n, int d, E* rows) {
-  constexpr int kPacks = kD / kPack, kEach = kHeight * kPacks / kTeam;
-  static_assert(kEach * kTeam == kHeight * kPacks);
-  Pack16 packs[kEach];
-  TACC_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const int p = team.rank() + i * kTeam, row = p / kPacks, column = p % kPacks * kPack;
-    packs[i] = {};
-    if (row < n && column < d) packs[i] = LoadPack16<E>(x.data, offset + row * stride + column);
-  }
-  TACC_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const int p = team.rank() + i * kTeam;
-    if (p % kPacks * kPack >= d + kPack) continue;  // A product takes kMma terms: after d's last pack one of zeros.
-    StorePack16<E>(packs[i], rows, p / kPacks * (kD + kPack) + p % kPacks * kPack);
-  }
-}
-
-// products[j] = kMma rows of `left` times the rows [kMma * j, kMma * (j + 1)) of `right`, each of kD elements.
-template <typename E>
-TACC_DEVICE void MultiplyRows(const Team& team, int d, const E* left, const E* right, SumTile (&products)[2]) {
-  constexpr int kPitch = kD + kPack;
-  products[0].Clear();
-  products[1].Clear();
-  TACC_UNROLL
-  for (int c = 0; c < kD; c += kMma) {
-    if (c >= d) break;
-    LeftTile<E, Major::kRow> l;
-    l.Load(left + c, kPitch);
-    TACC_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      RightTile<E, Major::kColumn> r;
-      r.Load(right + j * kMma * kPitch + c, kPitch);
-      products[j].Add(team, l, r);
-    }
-  }
-}
+using namespace tensor_tiles;
 
 // sums += weights [kMma, kRows] times `rows` [kRows, kD].
 template <typename E>
@@ -89,17 +34,6 @@ TACC_DEVICE void AddProducts(const Team& team, int d, const E* weights, const E*
   }
 }
 
-TACC_DEVICE void StoreScores(const Team& team, const SumTile& first, const SumTile& second, float* scores) {
-  first.Store(team, scores, kScorePitch);
-  second.Store(team, scores + kMma, kScorePitch);
-}
-
-// A thread's own columns of its row.
-TACC_DEVICE void LoadOwn(const float* scores, const Place& place, float (&own)[kOwn]) {
-  TACC_UNROLL
-  for (int j = 0; j < kOwn; j += kPack)
-    LoadPacked<kPack, float>(scores, place.row * kScorePitch + place.column + j, own + j);
-}
 // To weights [kMma, kRows], which lie where scores lay.
 template <typename E>
 TACC_DEVICE void StoreOwn(const float (&own)[kOwn], const Place& place, E* weights) {
@@ -127,25 +61,6 @@ TACC_DEVICE void StoreSums(const Team& team, const SumTile (&sums)[kD / kMma], f
     }
     team.Sync();
   }
-}
-
-// Which keys [low, high) of a tile a query sees, and how far behind it key 0 is.
-struct Sight {
-  int low, high;
-  float distance;
-
-  TACC_DEVICE Sight(const AttentionWork& w, const RowTile& queries, int i, int64_t first, const RowTile& keys) {
-    const int64_t query = queries.position + i, behind = keys.position - query, begin = first - keys.position;
-    int64_t end = keys.n;
-    if (w.causal && 1 - behind < end) end = 1 - behind;
-    low = static_cast<int>(begin < 0 ? 0 : begin > kRows ? kRows : begin);
-    high = i < queries.n && end > 0 ? static_cast<int>(end) : 0;
-    distance = static_cast<float>(behind);
-  }
-};
-
-TACC_DEVICE float ScoreOf(const AttentionWork& w, float product, float scale, float slope, float distance) {
-  return w.Capped(product * scale) + slope * distance;
 }
 
 // By itself, so that what has no biases has its registers. own: scores of a thread's keys, -infinity of those not seen.
@@ -298,40 +213,6 @@ struct QueriesOnTensorCores {
   }
 };
 
-// What both halves of the gradient share.
-template <typename E>
-struct GradOnTensorCores {
-  static constexpr int kTeam = kRows / kMma * kWarp, kPitch = kD + kPack, kTile = kRows * kPitch;
-  // Four tiles; a warp's scores and their gradients; a query's statistics.
-  static constexpr int kNumScores = kTeam / kWarp * 2 * kWarpScores;
-  static constexpr int64_t kSharedBytes = 4 * kTile * sizeof(E) + (kNumScores + 5 * kRows) * sizeof(float);
-
-  AttentionWork work;
-  int64_t num_query_tiles, num_key_tiles;
-  AnyIn dout, lse;
-  const float* delta;
-
-  TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, E* q_rows,
-                               E* dout_rows) const {
-    LoadRows<kRows, kTeam>(team, work.q, work.QueryOffset(b, tile.row, head), work.query_pitch, tile.n, work.d, q_rows);
-    LoadRows<kRows, kTeam>(team, dout, work.OutOffset(b, tile.row, head), work.out_pitch, tile.n, work.d, dout_rows);
-  }
-  TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, E* k_rows, E* v_rows) const {
-    const int64_t offset = work.KeyOffset(b, tile.row, kv);
-    LoadRows<kRows, kTeam>(team, work.k, offset, work.key_pitch, tile.n, work.d, k_rows);
-    LoadRows<kRows, kTeam>(team, work.v, offset, work.key_pitch, tile.n, work.d, v_rows);
-  }
-  // Of query i of a tile; 0 where there is none.
-  TACC_DEVICE float Lse(int64_t b, int64_t head, const RowTile& tile, int i) const {
-    if (i >= tile.n) return 0;
-    const float value = lse.Load<float>(work.StatisticsOffset(b, tile.row + i, head));
-    return value == -INFINITY ? 0.0f : value;  // Sees no key: has no weights.
-  }
-  TACC_DEVICE float Delta(int64_t b, int64_t head, const RowTile& tile, int i) const {
-    return i < tile.n ? delta[work.StatisticsOffset(b, tile.row + i, head)] : 0.0f;
-  }
-};
-
 // dk and dv, keys in tiles; index = (tile, batch, key/value head). Rows of scores are keys here, columns queries.
 template <typename E, bool kHasBias>
 struct KeysGradOnTensorCores : GradOnTensorCores<E> {
@@ -379,15 +260,8 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
           row_high[i] = sight.high;
         }
         team.Sync();
-        SumTile products[2];
-        MultiplyRows(team, w.d, k_rows + place.warp * kMma * kPitch, q_rows, products);
-        StoreScores(team, products[0], products[1], scores);
-        MultiplyRows(team, w.d, v_rows + place.warp * kMma * kPitch, dout_rows, products);
-        StoreScores(team, products[0], products[1], score_gradients);
-        team.Sync();
         float own[kOwn], own_gradients[kOwn];
-        LoadOwn(scores, place, own);
-        LoadOwn(score_gradients, place, own_gradients);
+        this->MultiplyPairs(team, place, k_rows, q_rows, v_rows, dout_rows, scores, own, own_gradients);
         TACC_UNROLL
         for (int j = 0; j < kOwn; ++j) {
           const int query = place.column + j;
@@ -449,15 +323,8 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
       if (!w.Meet(b, queries, lowest, keys)) continue;  // The same for the whole team.
       this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
       team.Sync();
-      SumTile products[2];
-      MultiplyRows(team, w.d, q_rows + place.warp * kMma * kPitch, k_rows, products);
-      StoreScores(team, products[0], products[1], scores);
-      MultiplyRows(team, w.d, dout_rows + place.warp * kMma * kPitch, v_rows, products);
-      StoreScores(team, products[0], products[1], score_gradients);
-      team.Sync();
       float own[kOwn], own_gradients[kOwn];
-      LoadOwn(scores, place, own);
-      LoadOwn(score_gradients, place, own_gradients);
+      this->MultiplyPairs(team, place, q_rows, k_rows, dout_rows, v_rows, scores, own, own_gradients);
       const Sight sight(w, queries, query, first, keys);
       TACC_UNROLL
       for (int j = 0; j < kOwn; ++j) {
@@ -483,66 +350,6 @@ struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
   }
 };
 
-// dbias; index as in AttentionGradBias.
-template <typename E>
-struct BiasGradOnTensorCores : GradOnTensorCores<E> {
-  using Base = GradOnTensorCores<E>;
-  static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
-
-  BiasSums parts;
-
-  TACC_DEVICE void operator()(Team& team, int64_t index) const {
-    const AttentionWork& w = this->work;
-    const BiasEntry entry(w, parts, index, this->num_query_tiles, this->num_key_tiles);
-    const RowTile keys = TileAt<kRows>(w.keys, entry.key_tile), queries = TileAt<kRows>(w.queries, entry.query_tile);
-    const int group = w.num_heads / w.num_kv_heads;
-    const float scale = static_cast<float>(w.scale);
-    E *q_rows = team.shared<E>(), *dout_rows = q_rows + kTile, *k_rows = dout_rows + kTile, *v_rows = k_rows + kTile;
-    const Place place(team);
-    float* scores = reinterpret_cast<float*>(v_rows + kTile) + place.warp * 2 * kWarpScores;
-    float* score_gradients = scores + kWarpScores;
-    const int query = place.warp * kMma + place.row;
-    float sums[kOwn];
-    TACC_UNROLL
-    for (int j = 0; j < kOwn; ++j) sums[j] = 0;
-    for (int64_t b = entry.b; b < entry.limit_b; ++b) {
-      if (!w.Meet(b, queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
-      const Sight sight(w, queries, query, query < queries.n ? w.FirstKey(b, queries, query) : 0, keys);
-      for (int64_t head = entry.head; head < entry.limit_head; ++head) {
-        const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f;
-        const float own_lse = this->Lse(b, head, queries, query), own_delta = this->Delta(b, head, queries, query);
-        this->LoadKeys(team, b, head / group, keys, k_rows, v_rows);
-        this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
-        team.Sync();
-        SumTile products[2];
-        MultiplyRows(team, w.d, q_rows + place.warp * kMma * kPitch, k_rows, products);
-        StoreScores(team, products[0], products[1], scores);
-        MultiplyRows(team, w.d, dout_rows + place.warp * kMma * kPitch, v_rows, products);
-        StoreScores(team, products[0], products[1], score_gradients);
-        team.Sync();
-        float own[kOwn], own_gradients[kOwn];
-        LoadOwn(scores, place, own);
-        LoadOwn(score_gradients, place, own_gradients);
-        TACC_UNROLL
-        for (int j = 0; j < kOwn; ++j) {
-          const int key = place.column + j;
-          if (key < sight.low || key >= sight.high) continue;
-          const float score = w.Biased(ScoreOf(w, own[j], scale, slope, sight.distance + static_cast<float>(key)),
-                                       w.Bias<float>(b, head, queries, query, keys, key));
-          if (w.HasBiasGrad<float>(b, head, queries, query, keys, key))
-            sums[j] += std::exp(score - own_lse) * (own_gradients[j] - own_delta);
-        }
-        team.Sync();
-      }
-    }
-    const int64_t row = entry.Row(w, queries.row + query) + keys.row;
-    TACC_UNROLL
-    for (int j = 0; j < kOwn; ++j) {
-      if (query < queries.n && place.column + j < keys.n) parts.sums.Store(row + place.column + j, sums[j]);
-    }
-  }
-};
-
 template <typename E, bool kHasBias>
 void Forward(const AttentionWork& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
   using Kernel = QueriesOnTensorCores<E, kHasBias>;
@@ -565,18 +372,6 @@ void Backward(const AttentionWork& work, const TensorView& dout, const TensorVie
                                 Keys{{shared}, Out(dk), Out(dv)});
   ForEachExactTeam<Keys::kTeam>(query_tiles * work.num_batches * work.num_heads, Keys::kSharedBytes,
                                 Queries{{shared}, Out(dq)});
-}
-
-template <typename E>
-void BiasBackward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const float* delta,
-                  const TensorView& dbias) {
-  using Kernel = BiasGradOnTensorCores<E>;
-  const int64_t query_tiles = NumTiles<kRows>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
-  const GradOnTensorCores<E> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
-  SumInParts<float>(work, dbias, [&](const BiasSums& parts) {
-    ForEachExactTeam<Kernel::kTeam>(parts.num_parts * query_tiles * key_tiles * dbias.dims[0] * dbias.dims[1],
-                                    Kernel::kSharedBytes, Kernel{{shared}, parts});
-  });
 }
 
 // Calls f.operator()<E, kHasBias>() with the operands' element.
@@ -626,21 +421,6 @@ void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const
   float* delta = static_cast<float*>(scratch.data());
   FindAttentionDelta(work, dout, out, delta);
   WithElement(work, [&]<typename E, bool kHasBias>() { Backward<E, kHasBias>(work, dout, lse, delta, dq, dk, dv); });
-}
-
-bool TakesTensorBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                         const AttentionParameters& parameters) {
-  return WhyNotTensorAttention(q).empty() && parameters.dropout.parameters.rate == 0 && dout.dtype == q.dtype &&
-         v.dims[3] == q.dims[3] && ArePackable({dout, q, k, v});
-}
-
-void TensorBiasGrad(const AttentionWork& work, const TensorView& dout, const TensorView& out, const TensorView& lse,
-                    const TensorView& dbias) {
-  const Scratch scratch(lse.size() * static_cast<int64_t>(sizeof(float)));
-  float* delta = static_cast<float*>(scratch.data());
-  FindAttentionDelta(work, dout, out, delta);
-  const auto run = [&]<typename E>() { BiasBackward<E>(work, dout, lse, delta, dbias); };
-  work.q.dtype == DType::kBF16 ? run.template operator()<BFloat16>() : run.template operator()<Half>();
 }
 
 }  // namespace tacc::kernels::cuda

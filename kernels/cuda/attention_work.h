@@ -8,7 +8,6 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch/load.h"
 #include "kernels/cuda/philox.h"
-#include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {
 
@@ -183,68 +182,10 @@ struct AttentionWork {
   }
 };
 
-// Where the gradient of a bias is summed: the parts of the samples, and a tensor for each, one behind the other.
-struct BiasSums {
-  int32_t num_parts;
-  AnyOut sums;
-};
-
-// What one team sums of it: tiles of queries and keys, samples [b, limit_b) and heads [head, limit_head).
-struct BiasEntry {
-  int64_t key_tile, query_tile, part, entry_b, b, limit_b, head, limit_head;
-
-  TACC_DEVICE BiasEntry(const AttentionWork& w, const BiasSums& parts, int64_t index, int64_t num_query_tiles,
-                        int64_t num_key_tiles) {
-    const int64_t heads = w.bias_head == 0 ? 1 : w.num_heads, samples = w.bias_batch == 0 ? 1 : w.num_batches;
-    head = index % heads;
-    limit_head = w.bias_head == 0 ? w.num_heads : head + 1;
-    index /= heads;
-    entry_b = index % samples;
-    index /= samples;
-    key_tile = index % num_key_tiles;
-    index /= num_key_tiles;
-    query_tile = index % num_query_tiles;
-    part = index / num_query_tiles;
-    b = w.bias_batch == 0 ? w.num_batches * part / parts.num_parts : entry_b;
-    limit_b = w.bias_batch == 0 ? w.num_batches * (part + 1) / parts.num_parts : entry_b + 1;
-  }
-  // Where the keys of a query's sums begin.
-  TACC_DEVICE int64_t Row(const AttentionWork& w, int64_t row) const {
-    const int64_t heads = w.bias_head == 0 ? 1 : w.num_heads;
-    return ((part + entry_b) * heads + (w.bias_head == 0 ? 0 : head)) * w.s * w.t + row * w.t;
-  }
-};
-
-template <typename C>
-struct SumOfParts {
-  const C* sums;
-  int64_t num_parts, size;
-  AnyOut y;
-
-  TACC_DEVICE void operator()(int64_t i) const {
-    C sum = sums[i];
-    for (int64_t part = 1; part < num_parts; ++part) sum += sums[part * size + i];
-    y.Store(i, sum);
-  }
-};
-
-// dbias by sum(parts), which makes the sums of the parts.
-template <typename C, typename F>
-void SumInParts(const AttentionWork& work, const TensorView& dbias, const F& sum) {
-  const int64_t parts = kernels::BiasGradParts(dbias.dims, work.num_batches), size = dbias.size();
-  if (parts == 1) return sum(BiasSums{1, Out(dbias)});
-  const Scratch scratch(parts * size * static_cast<int64_t>(sizeof(C)));
-  C* const sums = static_cast<C*>(scratch.data());
-  sum(BiasSums{static_cast<int32_t>(parts),
-               Out({sums, sizeof(C) == 8 ? DType::kF64 : DType::kF32, Dims{parts, size}})});
-  ForEach(size, SumOfParts<C>{sums, parts, size, Out(dbias)});
-}
-
-// The gradient of a bias on tensor cores, where they take it (attention_tensor.cu).
-bool TakesTensorBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                         const AttentionParameters& parameters);
-void TensorBiasGrad(const AttentionWork& work, const TensorView& dout, const TensorView& out, const TensorView& lse,
-                    const TensorView& dbias);
+// AttentionKernels::AttentionBiasGrad (attention_bias.cu).
+void AttentionBiasGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                       const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                       const AttentionParameters& parameters, const TensorView& dbias);
 
 // Checks the operands.
 AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
