@@ -55,7 +55,7 @@ endfunction()
 
 # Tests are compiled with less effort: they are half of a build, and wait for what they test. (GoogleTest's macros are
 # an else of their own.)
-set(TACC_TEST_OPTIONS -O1 -Wno-dangling-else)
+set(TACC_TEST_OPTIONS -O0 -Wno-dangling-else)
 
 # What may take long is started first. A test leaves a report (JUnit XML), from which `make test` lists what was skipped;
 # one that skips all of its cases ends with 77.
@@ -102,6 +102,7 @@ function(tacc_test name)
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "TACC_SOURCES=${sources}")
 endfunction()
 
+# With one thread for PyTorch: models are tiny, and tests run beside each other.
 function(tacc_pytest name)
   cmake_parse_arguments(arg "" "FILE;TIMEOUT;LABELS" "" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -122,6 +123,6 @@ function(tacc_pytest name)
       SKIP_RETURN_CODE ${TACC_TEST_SKIPPED}
       LABELS "${arg_LABELS}"
       ENVIRONMENT
-        "TACC_BUILD=${CMAKE_BINARY_DIR};PYTHONPATH=${CMAKE_SOURCE_DIR}/client/python:${CMAKE_SOURCE_DIR}/tests/skips;PYTHONDONTWRITEBYTECODE=1"
+        "TACC_BUILD=${CMAKE_BINARY_DIR};PYTHONPATH=${CMAKE_SOURCE_DIR}/client/python:${CMAKE_SOURCE_DIR}/tests/skips;PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1"
   )
 endfunction()

@@ -1,7 +1,9 @@
 """One model's training beside its reference implementation: gradients of the first step and losses of twenty AdamW steps.
 
 fp32: our distance from a float64 run of the reference is at most twice that of the reference's own fp32 run, plus 1e-7
-of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of PyTorch's autocast from its own; fp16: so with torch.amp.GradScaler."""
+of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of PyTorch's autocast from its own; fp16: so with torch.amp.GradScaler.
+
+In bf16 one draw of the weights says little near the limit: where the first is not well below it, all draws of the case are judged together."""
 
 from __future__ import annotations
 
@@ -51,6 +53,9 @@ def losses(run: Run) -> torch.Tensor:
 
 
 QUANTITIES = {"gradient": flat, "losses": losses}
+ENOUGH_FALL = 0.9  # of the loss in training, or the test says little
+# Ratio of a first draw up to which no other is taken: of models without experts, six draws of one had ratios of 0.96 to 1.48.
+CLEAR = 1.2
 
 
 def distances(runs: dict[str, Run], precision: str) -> dict[str, float]:
@@ -87,10 +92,13 @@ def compare_training(case: Case, tmp_path: Path, table: list) -> None:
         fall = reference["fp32"].losses[-1] / reference["fp32"].losses[0]
         if steepest is None or fall < steepest[0]:
             steepest = fall, module, ours, reference
+        clear = all(draws[0][0][name] <= CLEAR * draws[0][1][name] for name in QUANTITIES)
+        if clear and not case.has_experts and steepest[0] <= ENOUGH_FALL:
+            break
     assert steepest is not None
     _, module, ours, reference = steepest  # on which fp32 is compared
     exact = reference_run(case, module, steps, "fp64")
-    assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
+    assert exact.losses[-1] <= ENOUGH_FALL * exact.losses[0], "the loss must fall by a tenth, or the test says little"
     row = [case.family, case.name, f"{exact.losses[0]:.3f} -> {exact.losses[-1]:.3f}"]
     failures = []
     for name, of in QUANTITIES.items():
