@@ -216,6 +216,33 @@ BIASED: dict[str, Spelling] = {
         q, k, v, additive(causal(products(q, k)) & there(keys)).to(q.dtype)
     ),
 }
+def in_groups(attends: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Spelling:
+    """Of q [B,K,G,S,D] and k, v [B,K,1,T,D], in five dims, and keys [B,T]."""
+    return lambda q, k, v, keys, mask, bias: attends(q.unflatten(1, (KV_HEADS, -1)), narrow(k).unsqueeze(2), narrow(v).unsqueeze(2), keys).flatten(1, 2)
+
+
+# Scores of five dims; what the op's line says.
+IN_GROUPS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], str]] = {
+    "matmul": (lambda q, k, v, keys: products(q, k).softmax(-1) @ v, "causal=false scale="),
+    "causal": (lambda q, k, v, keys: (products(q, k).masked_fill(~causal(products(q, k)), -torch.inf)).softmax(-1) @ v, "causal=true"),
+    "padding": (lambda q, k, v, keys: products(q, k).masked_fill(keys[:, None, None, None] == 0, -torch.inf).softmax(-1) @ v, "key_bias=true"),
+    "another padding of each head": (
+        lambda q, k, v, keys: products(q, k)
+        .masked_fill((keys[:, None, None, None] == 0) & (torch.arange(q.shape[2])[:, None, None] > 0), -1e9)
+        .softmax(-1)
+        @ v,
+        " bias=true",
+    ),
+    "einsum": (
+        lambda q, k, v, keys: torch.einsum("bkgst,bktd->bkgsd", torch.einsum("bkgsd,bktd->bkgst", q, k[:, :, 0]).softmax(-1), v[:, :, 0]),
+        "causal=false scale=1.0",
+    ),
+    "sdpa": (lambda q, k, v, keys: F.scaled_dot_product_attention(q, k, v, is_causal=True), "causal=true"),
+    "sdpa, with a mask": (
+        lambda q, k, v, keys: F.scaled_dot_product_attention(q, k, v, (keys[:, None, None, None] != 0).expand(-1, KV_HEADS, 1, LENGTH, -1)),
+        "bias=true",
+    ),
+}
 SPELLED_OUT: dict[str, Spelling] = {
     "a mask within a cap": lambda q, k, v, keys, mask, bias: (
         (4 * torch.tanh(torch.baddbmm(additive(causal(q @ k.mT)).to(q.dtype).expand(q.shape[0] * HEADS, -1, -1), q.flatten(0, 1), k.flatten(0, 1).mT) / 4)).softmax(-1)
@@ -481,6 +508,34 @@ def test_dropout_beside_a_bias_is_the_ops(tmp_path: Path):
     assert "dropout=0.1" in attention_in(tmp_path) and " bias=true" in attention_in(tmp_path)
 
 
+# Scores times what a model has learned, or found, for each head.
+TEMPERATURES: dict[str, Spelling] = {
+    "of each head": lambda q, k, v, keys, mask, bias: (q @ k.mT * bias[:, :1, :1].exp()).softmax(-1) @ v,
+    "of all": lambda q, k, v, keys, mask, bias: (bias[0, 0, 0].exp() * (q @ k.mT) / 3).softmax(-1) @ v,
+    "by which they are divided": lambda q, k, v, keys, mask, bias: ((q @ k.mT) / (1 + bias[:, :1, :1].square())).masked_fill(mask, -torch.inf).softmax(-1) @ v,
+    "of each sample": lambda q, k, v, keys, mask, bias: (q @ k.mT * q.mean((-2, -1), keepdim=True).exp() + bias).softmax(-1) @ v,
+    "by einsum": lambda q, k, v, keys, mask, bias: torch.einsum("bhqk,bhkd->bhqd", (torch.einsum("bhqd,bhkd->bhqk", q, k) * bias[:, :1, :1].exp()).softmax(-1), v),
+    "of unit vectors": lambda q, k, v, keys, mask, bias: (
+        (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * bias[:, :1, :1].clamp(max=4.6).exp() + 16 * bias.sigmoid()).softmax(-1) @ v
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEMPERATURES)
+def test_temperatures(name: str, tmp_path: Path):
+    exported = export_of(TEMPERATURES[name], tmp_path)
+    assert attention_in(tmp_path) and "softmax" not in exported.coverage.ops
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_heads_in_groups(name: str, tmp_path: Path):
+    attends, said = IN_GROUPS[name]
+    exported = export_of(in_groups(attends), tmp_path)
+    line = attention_in(tmp_path)
+    assert said in line and f",{HEADS},{WIDTH}], f32[B," in line
+    assert "softmax" not in exported.coverage.ops
+
+
 class Windows(nn.Module):
     """Of four tokens each, with a bias of the heads and, if told so, a mask of the windows."""
 
@@ -507,6 +562,51 @@ def test_windows_are_heads_of_a_sample_where_they_drop(mask: str, tmp_path: Path
     exported = tacc.export_model(model.module, model.batch, tmp_path / "dropped")
     assert f"f32[B,4,{3 * HEADS},{WIDTH}]" in attention_in(tmp_path / "dropped") and "dropout=" in attention_in(tmp_path / "dropped")
     assert exported.coverage.ops.get("softmax", 0) == 0
+
+
+# Masks [3,4,4] of the windows of a sample, added to scores [B*3,H,4,4] that have a bias.
+OF_WINDOWS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "of the scores in five dims": lambda s, mask: (s.unflatten(0, (-1, 3)) + mask[None, :, None]).flatten(0, 1),
+    "by views": lambda s, mask: (s.view(-1, 3, *s.shape[1:]) + mask[:, None]).view(s.shape),
+    "the mask first": lambda s, mask: (mask[:, None] + s.view(-1, 3, *s.shape[1:])).reshape(s.shape),
+    "of each head": lambda s, mask: (s.view(-1, 3, *s.shape[1:]) + mask[:, None] * torch.arange(HEADS)[:, None, None]).view(s.shape),
+    "repeated": lambda s, mask: s + mask.view(1, 3, 1, 4, 4).expand(s.shape[0] // 3, -1, HEADS, -1, -1).reshape(-1, HEADS, 4, 4),
+    "repeated for all heads": lambda s, mask: s + mask.view(1, 3, 1, 4, 4).expand(s.shape[0] // 3, -1, -1, -1, -1).reshape(-1, 1, 4, 4),
+    "two": lambda s, mask: (s.view(-1, 3, *s.shape[1:]) + mask[:, None] + 2 * mask[None, :, None]).view(s.shape),
+    "two, one after the other": lambda s, mask: OF_WINDOWS["by views"](OF_WINDOWS["by views"](s, mask), 2 * mask),
+}
+
+
+class MaskedWindows(nn.Module):
+    def __init__(self, name: str, rate: float = 0.0, kv_heads: int = HEADS):
+        super().__init__()
+        self.kv_heads = kv_heads
+        self.qkv, self.out = nn.Linear(6, 3 * HEADS * WIDTH), nn.Linear(HEADS * WIDTH, 3)
+        self.bias, self.masked, self.rate = nn.Parameter(torch.zeros(HEADS, 4, 4)), OF_WINDOWS[name], rate
+        self.register_buffer("mask", torch.where(torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(4)) < 0.4, -100.0, 0.0), persistent=False)
+
+    def forward(self, x):
+        windows = self.qkv(x).unflatten(1, (3, 4)).flatten(0, 1)
+        q, k, v = windows.unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4).unbind(0)
+        k, v = (x[:, : self.kv_heads].repeat_interleave(HEADS // self.kv_heads, dim=1) for x in (k, v))
+        out = F.dropout(self.masked(products(q, k) + self.bias, self.mask).softmax(-1), self.rate) @ v
+        out = self.out(out.transpose(1, 2).flatten(2)).unflatten(0, (x.shape[0], -1)).flatten(1, 2)
+        return {"loss": out.square().mean(), "out": out}
+
+
+@pytest.mark.parametrize("name, kv_heads", [*((name, HEADS) for name in OF_WINDOWS), ("by views", KV_HEADS)])
+def test_masks_of_windows(name: str, kv_heads: int, tmp_path: Path):
+    model = TorchModel(filled(MaskedWindows(name, kv_heads=kv_heads)), {"x": torch.randn(BATCH, 12, 6)})
+    exported = tacc.export_model(model.module, model.batch, tmp_path)
+    check_against_torch(exported, model, EXACT)
+    assert f"f32[B,4,{3 * HEADS},{WIDTH}]" in attention_in(tmp_path) and " bias=true" in attention_in(tmp_path)
+    assert "softmax" not in exported.coverage.ops
+
+
+def test_masks_of_windows_where_they_drop(tmp_path: Path):
+    model = TorchModel(filled(MaskedWindows("by views", 1e-12)), {"x": torch.randn(BATCH, 12, 6)})  # drops nothing
+    tacc.export_model(model.module, model.batch, tmp_path)
+    assert f"f32[B,4,{3 * HEADS},{WIDTH}]" in attention_in(tmp_path) and "dropout=" in attention_in(tmp_path)
 
 
 @pytest.mark.parametrize("name", SPELLED_OUT)

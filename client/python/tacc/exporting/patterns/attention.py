@@ -11,8 +11,9 @@ import torch
 from torch.fx import Graph, Node
 
 from tacc.exporting.patterns.constant_values import ConstantValues
-from tacc.exporting.patterns.masks import HIDDEN, OUTWEIGHS, Mask, classify
+from tacc.exporting.patterns.masks import OUTWEIGHS, Mask, classify
 from tacc.exporting.patterns.matching import is_op, only_user, scalar, strip
+from tacc.exporting.patterns.scores import Scores, called, product_of, repeated_parts, scores_of
 
 ATTENTION = "tacc_attention"
 
@@ -63,6 +64,7 @@ class _Masking:
         chosen: A node that is true where a key is seen.
         added: A node that is added.
         hides_added: `added` has no derivative where the key is not seen.
+        of_parts: A node [P,H,S,T], or dims of 1, that is added: the samples of the scores are P parts of each of fewer, as windows of an image.
         filled: What stands in the place of a score that is hidden, if not -inf; None: it is added.
     """
 
@@ -70,6 +72,7 @@ class _Masking:
     chosen: Node | None = None
     added: Node | None = None
     hides_added: bool = False
+    of_parts: Node | None = None
     filled: float | None = None
 
     @property
@@ -84,14 +87,15 @@ def _replace(graph: Graph, node: Node, args: tuple[Node, ...], found: _Masking, 
     """order: of the dims of `node`, those of the result by their places in [B,H,S,V]; None: these."""
     mask = found.mask
     kwargs |= {"keys": mask.keys, "no_key": mask.no_key, "causal": mask.causal, "window": mask.window}
-    kwargs |= {"chosen": found.chosen, "added": found.added, "hides_added": found.hides_added, "nothing_seen": found.nothing_seen}
+    kwargs |= {"chosen": found.chosen, "added": found.added, "hides_added": found.hides_added, "of_parts": found.of_parts}
+    kwargs |= {"nothing_seen": found.nothing_seen}
     with graph.inserting_before(node):
         made = graph.call_function(tacc_attention, args, kwargs)
         made.meta = dict(node.meta)
         result = made
         if order is not None and order != sorted(order):
             made.meta["val"] = node.meta["val"].permute([order.index(d) for d in range(len(order))])
-            result = _called(graph, torch.ops.aten.permute.default, made, order)
+            result = called(graph, torch.ops.aten.permute.default, made, order)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 
@@ -106,7 +110,7 @@ def _rewrite_sdpa(graph: Graph, node: Node, masks: _Masks) -> int:
     found = _Masking(Mask(causal=bool(given.get("is_causal", False))))
     if (node_mask := given.get("attn_mask")) is not None:
         is_added = node_mask.meta["val"].is_floating_point()
-        scores = _Scores(added=[node_mask]) if is_added else _Scores(mask=node_mask, filled=-math.inf)
+        scores = Scores(added=[node_mask]) if is_added else Scores(mask=node_mask, filled=-math.inf)
         made = _masking(graph, scores, (*q.meta["val"].shape[:-1], k.meta["val"].shape[-2]), node, masks)
         if made is None or found.mask.causal:
             return 0
@@ -115,99 +119,11 @@ def _rewrite_sdpa(graph: Graph, node: Node, masks: _Masks) -> int:
     return 1
 
 
-@dataclass
-class _Scores:
-    """softmax's operand, taken apart."""
-
-    product: _Product | None = None
-    scale: float = 1.0
-    softcap: float = 0.0
-    added: list[Node] = field(default_factory=list)
-    mask: Node | None = None  # which says where `filled` stands in the place of a score
-    hides: bool = False  # the mask is true there
-    filled: float | None = None
-
-
-@dataclass
-class _Product:
-    """Of queries and keys, or of probabilities and values: which two, as torch.matmul takes them, once `put` into the graph."""
-
-    node: Node
-    left: Node
-    right: Node
-    # Of an einsum: the dims of its operands in matmul's order, None for a dim of 1 that one lacks; and those of its result.
-    left_dims: list[int | None] | None = None
-    right_dims: list[int | None] | None = None
-    result_dims: list[int] | None = None
-
-    def put(self, graph: Graph, before: Node) -> tuple[Node, Node]:
-        if self.left_dims is None or self.right_dims is None:
-            return self.left, self.right
-        with graph.inserting_before(before):
-            return _arranged(graph, self.left, self.left_dims), _arranged(graph, self.right, self.right_dims)
-
-
-def _arranged(graph: Graph, x: Node, dims: list[int | None]) -> Node:
-    order = [d for d in dims if d is not None]
-    x = _called(graph, torch.ops.aten.permute.default, x, order)
-    for i, d in enumerate(dims):
-        if d is None:
-            x = _called(graph, torch.ops.aten.unsqueeze.default, x, i)
-    return x
-
-
-def _called(graph: Graph, op: Any, x: Node, *more: Any) -> Node:
-    made = graph.call_function(op, (x, *more))
-    made.meta = {**x.meta, "val": op(x.meta["val"], *(argument.meta["val"] if isinstance(argument, Node) else argument for argument in more))}
-    return made
-
-
-def _product(node: Node, left: Node | None = None) -> _Product | None:
-    """Of torch.matmul, torch.bmm, or an einsum that is one but for the order of dims; with `left`, which is its left operand."""
-    if is_op(node, "matmul", "bmm"):
-        return _Product(node, *node.args[-2:]) if left in (None, node.args[0]) else None
-    if not is_op(node, "einsum") or len(node.args[1]) != 2 or "." in node.args[0] or "->" not in node.args[0]:
-        return None
-    parts, result = node.args[0].replace(" ", "").split("->")
-    letters, operands = parts.split(","), list(node.args[1])
-    if len(result) != 4 or any(len(set(part)) != len(part) for part in (*letters, result)):
-        return None
-    if left is None:  # [...,S,T]: the last is of keys
-        *outer, row, column = result
-        at = 0 if column in letters[1] else 1
-    else:  # the probabilities [...,S,T], whose letters have this order
-        if left not in operands or operands[0] is operands[1]:
-            return None
-        at = operands.index(left)
-        *outer, row, inner = letters[at]
-        rest = [letter for letter in result if letter not in letters[at]]
-        if len(rest) != 1:
-            return None
-        column = rest[0]
-    own, other = letters[at], letters[1 - at]
-    inner_letters = (set(own) & set(other)) - set(result)
-    if len(inner_letters) != 1 or set(own) | set(other) != {*outer, row, column, *inner_letters} or set(result) != {*outer, row, column}:
-        return None
-    [inner] = inner_letters
-    if row not in own or column in own or column not in other or row in other:
-        return None
-    left_dims = [own.find(letter) for letter in (*outer, row, inner)]
-    right_dims = [other.find(letter) for letter in (*outer, inner, column)]
-    return _Product(
-        node,
-        operands[at],
-        operands[1 - at],
-        [d if d >= 0 else None for d in left_dims],
-        [d if d >= 0 else None for d in right_dims],
-        [[*outer, row, column].index(letter) for letter in result],
-    )
-
-
 def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
     rank = node.meta["val"].dim()
-    if node.args[1] not in (-1, rank - 1) or rank not in (3, 4):
+    if node.args[1] not in (-1, rank - 1) or rank not in (3, 4, 5):
         return 0
-    scores = _scores(node.args[0])
+    scores = scores_of(node.args[0])
     if scores.product is None:
         return 0
     probabilities, dropout = node, 0.0
@@ -219,13 +135,16 @@ def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
         if isinstance(user.meta["val"], torch.Tensor) and not user.meta["val"].is_floating_point():
             return 0
         probabilities = user
-    values = None if user is None else _product(user, probabilities)
+    values = None if user is None else product_of(user, probabilities)
     if values is None:
         return 0
     found = _masking(graph, scores, tuple(node.meta["val"].shape), node, masks)
     if found is None:
         return 0
     q, k = scores.product.put(graph, values.node)
+    with graph.inserting_before(values.node):
+        for op, factor in scores.factors:
+            q = called(graph, op, q, factor)
     _, v = values.put(graph, values.node)
     if any(x.meta["val"].dim() != rank for x in (q, k, v)):
         return 0
@@ -235,16 +154,24 @@ def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
     return 1
 
 
-def _masking(graph: Graph, scores: _Scores, shape: tuple[Any, ...], place: Node, masks: _Masks) -> _Masking | None:
+def _masking(graph: Graph, scores: Scores, shape: tuple[Any, ...], place: Node, masks: _Masks) -> _Masking | None:
     """What the op is told of the masks of scores of that shape; None: it cannot be told. Nodes that it takes are made before `place`."""
     found = _Masking(filled=None if scores.filled == -math.inf else scores.filled)
-    parts = [part for node in scores.added for part in _summands(node, shape)]
+    parts: list[Node] = []
+    of_parts = list(scores.of_parts)
+    for part in (part for node in scores.added for part in _summands(node, shape)):
+        repeated = repeated_parts(part)
+        (parts if repeated is None else of_parts).append(part if repeated is None else repeated)
     if not all(_is_spread(part, shape) and part.meta["val"].is_floating_point() for part in parts):
         return None
     # Numbers that hide keys add up: what a query sees that sees no key depends on all of them.
     hiding = [part for part in parts if not masks.is_trained(part) or _hidden(part, masks) is not None]
     biases = [part for part in parts if part not in hiding]
-    if scores.filled is not None:
+    if of_parts:
+        if scores.filled is not None or len({node.meta["val"].shape[-4] for node in of_parts}) != 1:
+            return None
+        biases, known = parts, True
+    elif scores.filled is not None:
         assert scores.mask is not None
         if hiding and found.filled is not None:
             return None
@@ -261,16 +188,20 @@ def _masking(graph: Graph, scores: _Scores, shape: tuple[Any, ...], place: Node,
     if not known:
         return None
     with graph.inserting_before(place):
-        if biases:
-            found.added = functools.reduce(lambda a, b: _called(graph, torch.ops.aten.add.Tensor, a, b), biases)
+        found.added = _sum(graph, biases)
+        found.of_parts = _sum(graph, [called(graph, torch.ops.aten.squeeze.dim, x, 0) if x.meta["val"].dim() == 5 else x for x in of_parts])
     return found
+
+
+def _sum(graph: Graph, nodes: list[Node]) -> Node | None:
+    return functools.reduce(lambda a, b: called(graph, torch.ops.aten.add.Tensor, a, b), nodes) if nodes else None
 
 
 def _seen(graph: Graph, node: Node, hides: bool, found: _Masking, masks: _Masks, shape: tuple[Any, ...]) -> bool:
     """Tells of a bool node where keys are seen, or hidden; whether it can be told."""
     if hides:
         with graph.inserting_after(node):
-            node = _called(graph, torch.ops.aten.logical_not.default, node)
+            node = called(graph, torch.ops.aten.logical_not.default, node)
     if (mask := masks.of(node, len(shape))) is not None:
         found.mask = mask
     else:
@@ -313,54 +244,3 @@ def _is_spread(x: Node, shape: tuple[Any, ...]) -> bool:
     """Whether each of its dims, from the last on, is one of `shape`, or 1."""
     own = x.meta["val"].shape
     return len(own) <= len(shape) and all(a == 1 or str(a) == str(b) for a, b in zip(own[::-1], shape[::-1]))
-
-
-def _scores(node: Node) -> _Scores:
-    """From the softmax inward: a mask, what is added, a soft cap, a scale, the product. All but that may be missing; without it, it is no attention."""
-    found = _Scores()
-    node = strip(node)
-    if is_op(node, "masked_fill") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
-        found.mask, found.hides, found.filled, node = node.args[1], True, scalar(node.args[2]), strip(node.args[0])
-    elif is_op(node, "where") and (scalar(node.args[2]) or 0.0) <= HIDDEN:
-        found.mask, found.filled, node = node.args[0], scalar(node.args[2]), strip(node.args[1])
-    while is_op(node, "add") and len(node.args) == 2 and not node.kwargs and isinstance(node.args[1], Node) and node.args[1].meta["val"].dim() > 0:
-        first_is_mask = _is_mask_like(node.args[0], node) or not _may_be_scores(node.args[0])
-        mask, node = node.args if first_is_mask else node.args[::-1]
-        found.added.append(mask)
-        node = strip(node)
-    node, found.softcap = _uncapped(strip(node))
-    while (factor := _factor(node)) is not None:
-        found.scale *= factor
-        node = strip(node.args[0])
-    if is_op(node, "baddbmm") and not node.kwargs and found.scale == 1.0 and not found.softcap:
-        found.added.append(node.args[0])
-        found.product = _Product(node, *node.args[1:])
-        return found
-    found.product = _product(node)
-    return found
-
-
-def _may_be_scores(node: Node) -> bool:
-    return is_op(strip(node), "matmul", "bmm", "baddbmm", "einsum", "mul", "div", "add")
-
-
-def _factor(node: Node) -> float | None:
-    """What a product or a quotient with a number multiplies by."""
-    if not is_op(node, "mul", "div") or node.kwargs or (number := scalar(node.args[1])) is None:
-        return None
-    return number if is_op(node, "mul") else 1.0 / number
-
-
-def _uncapped(node: Node) -> tuple[Node, float]:
-    """s and cap of cap * tanh(s / cap); the node itself and 0 where it is none."""
-    if (cap := _factor(node)) is None or not is_op(inner := strip(node.args[0]), "tanh"):
-        return node, 0.0
-    divided = strip(inner.args[0])
-    if (factor := _factor(divided)) is None or not math.isclose(factor * cap, 1.0, rel_tol=1e-6):
-        return node, 0.0
-    return strip(divided.args[0]), cap
-
-
-def _is_mask_like(node: Node, total: Node) -> bool:
-    """Whether it is the summand that is repeated over heads or samples."""
-    return tuple(node.meta["val"].shape) != tuple(total.meta["val"].shape)

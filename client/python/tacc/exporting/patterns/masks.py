@@ -188,7 +188,9 @@ def _seen(mask: torch.Tensor) -> torch.Tensor | None:
 
 
 def _by_samples(seen: torch.Tensor, there: torch.Tensor | None, rank: int) -> torch.Tensor:
-    """With dims of samples and heads apart, 1 where it is the same for all; they may be one dim."""
+    """With dims of samples and heads apart, 1 where it is the same for all; they may be one dim, or heads two."""
+    if seen.dim() == 5:
+        return seen.flatten(1, 2)
     if there is not None and seen.dim() == 3 and rank == 3 and seen.shape[0] % there.shape[0] == 0:
         return seen.unflatten(0, (there.shape[0], -1))
     return seen

@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from tacc.exporting.extents import BATCH, Extent, product, text
+from tacc.exporting.extents import BATCH, SEQUENCE, Extent, product, simplified, text
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import ATTENTION
@@ -24,6 +24,7 @@ class _Scores:
         chosen: [...,S,T], or dims of 1: true where the query sees the key.
         added: The same, numbers that are added, which may be trained.
         hides_added: What is added has no derivative where the key is hidden.
+        of_parts: [P,H,S,T], or dims of 1, added as well: the first dim of queries is P parts of each of fewer samples.
         keys: [B,T], not `no_key` where there is a key.
         causal, window: As of masks.Mask.
         nothing_seen: What the result of a query is that sees nothing: 0 ("nothing"), as PyTorch's own op says; the mean of all values, either with
@@ -34,6 +35,7 @@ class _Scores:
     chosen: Value | None = None
     added: Value | None = None
     hides_added: bool = False
+    of_parts: Value | None = None
     keys: Value | None = None
     no_key: int = 0
     causal: bool = False
@@ -81,6 +83,8 @@ def _scale(q: Value, scale: float | None) -> float:
 def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
     """q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
     dims = g.dims
+    if q.rank == k.rank == v.rank == 5:
+        q, k, v, scores = _one_dim_of_heads(g, q, k, v, scores)
     masks = [x for x in (scores.chosen, scores.added) if x is not None]
     if scores.keys is None and all(x.rank == 2 for x in masks) and q.rank == k.rank == v.rank not in (3, 4):
         q, k, v = (g.reshape(x, [product(x.dims[:-3]), *((1,) * (3 - x.rank)), *x.dims[-3:]]) for x in (q, k, v))
@@ -109,24 +113,73 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
         k, v = narrow_k, narrow_v
     elif k.dims[1] != v.dims[1]:
         k, v = (g.broadcast(x, [batch, heads, *x.dims[2:]]) for x in (k, v))
-    if scores.dropout and scores.keys is None and _is_multiple(batch, BATCH) and (parts := _quotient(batch, BATCH)) > 1:
-        # Parts of a sample, as windows of an image, are heads of it: what is dropped is the sample's.
-        heads = q.dims[1]
-        mask_of = functools.partial(_of_parts, g, batch=batch, heads=heads, parts=parts)
-        scores = replace(scores, chosen=mask_of(scores.chosen), added=mask_of(scores.added))
-        q, k, v = (g.reshape(x, [BATCH, parts * x.dims[1], *x.dims[2:]]) for x in (q, k, v))
+    parts = 1 if scores.of_parts is None else int(scores.of_parts.dims[0])
+    if scores.dropout and scores.keys is None and _is_multiple(batch, BATCH):
+        parts = _quotient(batch, BATCH)  # what is dropped is a sample's
+    if parts > 1 or scores.of_parts is not None:
+        return g.reshape(_of_parts(g, q, k, v, scores, parts), dims)
     return g.reshape(_fused(g, q, k, v, scores), dims)
 
 
-def _of_parts(g: Lowering, mask: Value | None, *, batch: Extent, heads: int, parts: int) -> Value | None:
-    """A mask [batch,heads,S,T] or the last of these dims as [batch / parts,parts * heads,S,T]."""
-    if mask is None or mask.rank < 3 or mask.dims[:-2] in ((1, 1), (1,)):
-        return mask
-    mask = g.reshape(mask, [*(1,) * (4 - mask.rank), *mask.dims])
-    if mask.dims[0] == 1:
-        whole = g.broadcast(g.reshape(mask, [1, *mask.dims]), [1, parts, heads, *mask.dims[2:]])
-        return g.reshape(whole, [1, parts * heads, *mask.dims[2:]])
-    return g.reshape(g.broadcast(mask, [batch, heads, *mask.dims[2:]]), [BATCH, parts * heads, *mask.dims[2:]])
+def _one_dim_of_heads(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> tuple[Value, Value, Value, _Scores]:
+    """Of operands [B,G,H,...]: heads of G groups, which may share keys and values, or of G windows."""
+    groups, heads = (next((x.dims[d] for x in (q, k, v) if x.dims[d] != 1), 1) for d in (1, 2))
+
+    def whole(x: Value, groups: Extent, heads: Extent) -> Value:
+        x = g.broadcast(x, [x.dims[0], groups, heads, *x.dims[3:]])
+        return g.reshape(x, [x.dims[0], groups * heads, *x.dims[3:]])
+
+    def of_scores(mask: Value | None) -> Value | None:
+        if mask is None or mask.rank == 2:
+            return mask
+        mask = g.reshape(mask, [*(1,) * (5 - mask.rank), *mask.dims])
+        return whole(mask, *((1, 1) if mask.dims[1:3] == (1, 1) else (groups, heads)))
+
+    own = 1 if k.dims[2] == v.dims[2] == 1 else heads
+    scores = replace(scores, chosen=of_scores(scores.chosen), added=of_scores(scores.added))
+    return whole(q, groups, heads), whole(k, groups, own), whole(v, groups, own), scores
+
+
+def _of_parts(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores, parts: int) -> Value:
+    """Parts of a sample, as windows of an image, are heads of it, those of a head one behind the other: they may have masks of their own."""
+    batch, heads = q.dims[:2]
+    outer = sympy.expand(sympy.sympify(batch) / parts)
+    if not all(number.is_Integer for number in sympy.Poly(outer, BATCH, SEQUENCE).coeffs()):
+        raise NoRowError(f"of {text(batch)} samples in {parts} parts")
+    outer = simplified(outer)
+
+    def as_heads(x: Value, outer: Extent) -> Value:
+        x = _repeated(g, x, heads)
+        x = g.swap(g.reshape(x, [outer, parts, *x.dims[1:]]), 1, 2)
+        return g.reshape(x, [outer, heads * parts, *x.dims[3:]])
+
+    def of_scores(mask: Value | None) -> Value | None:
+        if mask is None or mask.rank < 3 or mask.dims[:-2] in ((1, 1), (1,)):
+            return mask
+        mask = g.reshape(mask, [*(1,) * (4 - mask.rank), *mask.dims])
+        if mask.dims[0] != 1:
+            return as_heads(g.broadcast(mask, [batch, heads, *mask.dims[2:]]), outer)
+        return as_heads(g.broadcast(mask, [parts, heads, *mask.dims[2:]]), 1)
+
+    chosen, added, own = of_scores(scores.chosen), of_scores(scores.added), scores.of_parts
+    if own is not None:
+        if parts % own.dims[0]:
+            raise NoRowError(f"with dropout, in {parts} parts of a sample, and masks of {own.dims[0]}")
+        own = g.broadcast(g.reshape(own, [1, *own.dims]), [parts // own.dims[0], own.dims[0], heads, *own.dims[2:]])
+        own = as_heads(g.reshape(own, [parts, *own.dims[2:]]), 1)
+        added = own if added is None else g.binary("add", added, own)
+    scores = replace(scores, chosen=chosen, added=added)
+    out = _fused(g, as_heads(q, outer), as_heads(k, outer), as_heads(v, outer), scores)
+    out = g.swap(g.reshape(out, [outer, heads, parts, *out.dims[2:]]), 1, 2)
+    return g.reshape(out, [batch, heads, *out.dims[3:]])
+
+
+def _repeated(g: Lowering, x: Value, heads: int) -> Value:
+    """[B,K,T,D], or dims of 1, with each kv head as often as it has query heads."""
+    if x.dims[1] == heads:
+        return x
+    wide = g.broadcast(g.reshape(x, [*x.dims[:2], 1, *x.dims[2:]]), [*x.dims[:2], heads // x.dims[1], *x.dims[2:]])
+    return g.reshape(wide, [x.dims[0], heads, *x.dims[2:]])
 
 
 def _is_multiple(a: Extent, b: Extent) -> bool:
