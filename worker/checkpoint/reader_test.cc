@@ -8,6 +8,7 @@
 
 #include "machine/testing/test_directory.h"
 #include "worker/checkpoint/files/posix_file.h"
+#include "worker/checkpoint/testing/verify_checkpoint.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {
@@ -38,11 +39,6 @@ void WriteExample(const std::string& directory, int64_t step, int64_t attempt) {
   manifest.attempt = attempt;
   manifest.layout = {{"fsdp", 4}};
   ASSERT_TRUE(CommitCheckpoint(directory, manifest, static_cast<int>(cuts.size()), nullptr).ok());
-}
-
-absl::Status VerifyCheckpoint(const std::string& path) {
-  const auto checkpoint = Checkpoint::Open(path);
-  return checkpoint.ok() ? (*checkpoint)->VerifyData(0, 1) : checkpoint.status();
 }
 
 TEST(ReaderTest, ReadsEveryRectangleFromAnyCut) {

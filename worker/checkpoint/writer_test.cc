@@ -10,6 +10,7 @@
 #include "machine/testing/test_directory.h"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/testing/verify_checkpoint.h"
 
 namespace tacc::worker {
 namespace {
@@ -42,11 +43,6 @@ absl::Status WriteAll(const std::string& directory, Failpoints* failpoints, cons
     }
   }
   return CommitCheckpoint(directory, manifest, 2, failpoints).status();
-}
-
-absl::Status VerifyCheckpoint(const std::string& path) {
-  const auto checkpoint = Checkpoint::Open(path);
-  return checkpoint.ok() ? (*checkpoint)->VerifyData(0, 1) : checkpoint.status();
 }
 
 TEST(WriterTest, TwoRanksMakeOneCheckpoint) {

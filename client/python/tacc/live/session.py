@@ -233,7 +233,8 @@ class Session:
 
         Args:
             batch: An array for each of `inputs`: numpy, or what `numpy.asarray` takes, as tensors on the CPU. Others are ignored. With `lengths` its
-                samples have one of these. A list has one such batch for each micro-batch, which may have different lengths.
+                samples have one of these. A list has one such batch for each micro-batch, which may have different lengths. Numbers of another
+                width are made the input's (float64 to float32), whole ones where they fit.
             micro_batches: How many it has. None: as a step.
 
         Raises:
