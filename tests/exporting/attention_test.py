@@ -243,6 +243,43 @@ IN_GROUPS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], s
         "bias=true",
     ),
 }
+# That look like others: whether they become the op or not, they compute what they did.
+LOOK_ALIKE: dict[str, Spelling] = {
+    "padding of all pairs of samples": lambda q, k, v, keys, mask, bias: (
+        (products(q[:, None], k[None]).masked_fill(keys[:, None, None] == 0, -1e9).softmax(-1) @ v[None]).mean(1)
+    ),
+    "padding of all pairs of samples, added": lambda q, k, v, keys, mask, bias: (
+        ((products(q[:, None], k[None]) + (keys[:, None, None] == 0) * -1e9).softmax(-1) @ v[None]).mean(1)
+    ),
+    "padding of all pairs of samples, sdpa": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(
+        *(x.expand(len(q), len(q), -1, -1, -1) for x in (q[:, None], k[None], v[None])), keys[:, None, None] != 0
+    ).mean(1),
+    "padding of all pairs of samples, einsum": lambda q, k, v, keys, mask, bias: torch.einsum(
+        "abhst,bhtd->abhsd", torch.einsum("ahsd,bhtd->abhst", q, k).masked_fill(keys[:, None, None] == 0, -torch.inf).softmax(-1), v
+    ).mean(1),
+    "padding of samples in the second dim": lambda q, k, v, keys, mask, bias: (
+        products(q[None], k[None]).masked_fill(keys[:, None, None] == 0, -1e9).softmax(-1) @ v[None]
+    )[0],
+    "samples that are parts": lambda q, k, v, keys, mask, bias: (
+        products(q, k) + bias[:3, :1].expand(q.shape[0] // 3, -1, LENGTH, -1).reshape(-1, 1, LENGTH, LENGTH)
+    ).softmax(-1) @ v,
+    "a bias of heads, scores of one": lambda q, k, v, keys, mask, bias: (bias + products(q[:, :1], k[:, :1])).softmax(-1) @ v[:, :1],
+    "a mask of queries, scores of one": lambda q, k, v, keys, mask, bias: products(q[:, :, :1], k).masked_fill(mask, -1e9).softmax(-1) @ v,
+    "a bias of keys, scores of one": lambda q, k, v, keys, mask, bias: (bias + products(q, k[:, :, :1])).softmax(-1) @ v,
+    "a bias of groups, scores of one": lambda q, k, v, keys, mask, bias: (
+        ((bias.unflatten(0, (2, 2)) + products(q[:, None, :1], k[:, None, :1])).softmax(-1) @ v[:, None, :1]).flatten(1, 2)
+    ),
+    "keys of one number": lambda q, k, v, keys, mask, bias: torch.einsum("bhsd,bhtd->bhst", q, k[..., :1]).softmax(-1) @ v,
+    "values of one key": lambda q, k, v, keys, mask, bias: torch.einsum("bhst,bhtd->bhsd", products(q, k).softmax(-1), v[:, :, :1]),
+    "a cap below 0": lambda q, k, v, keys, mask, bias: (-2 * torch.tanh(products(q, k) / -2)).softmax(-1) @ v,
+    "nearly a cap": lambda q, k, v, keys, mask, bias: (3 * torch.tanh(products(q, k) * 0.3333333)).softmax(-1) @ v,
+    "a bias behind the masks of windows": lambda q, k, v, keys, mask, bias: (
+        (products(q, k).view(1, *q.shape[:2], LENGTH, LENGTH) + mask[None, :1].to(q.dtype)).view(-1, HEADS, LENGTH, LENGTH) + bias
+    ).softmax(-1)
+    @ v,
+    "a fixed number of rows that drop": lambda q, k, v, keys, mask, bias: F.dropout(products(q, k).softmax(-1), 1e-12) @ v
+    + torch.zeros(len(q), 1, 1, 1),
+}
 SPELLED_OUT: dict[str, Spelling] = {
     "a mask within a cap": lambda q, k, v, keys, mask, bias: (
         (4 * torch.tanh(torch.baddbmm(additive(causal(q @ k.mT)).to(q.dtype).expand(q.shape[0] * HEADS, -1, -1), q.flatten(0, 1), k.flatten(0, 1).mT) / 4)).softmax(-1)
@@ -506,6 +543,17 @@ def test_dropout_beside_a_bias_is_the_ops(tmp_path: Path):
     batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
     tacc.export_model(filled(model), batch, tmp_path)
     assert "dropout=0.1" in attention_in(tmp_path) and " bias=true" in attention_in(tmp_path)
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKE)
+def test_computes_what_it_did(name: str, tmp_path: Path):
+    export_of(LOOK_ALIKE[name], tmp_path)
+
+
+def test_scores_that_are_divided_by_0(tmp_path: Path):
+    model = filled(Attends(lambda q, k, v, keys, mask, bias: (q @ k.mT / 0.0).softmax(-1) @ v))
+    batch = {"x": torch.randn(BATCH, LENGTH, 6), "keys": keys_of_texts(), "mask": torch.zeros(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool)}
+    tacc.export_model(model, batch, tmp_path)  # the loss is NaN, as the model's own
 
 
 # Scores times what a model has learned, or found, for each head.

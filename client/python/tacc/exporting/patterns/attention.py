@@ -146,12 +146,21 @@ def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
         for op, factor in scores.factors:
             q = called(graph, op, q, factor)
     _, v = values.put(graph, values.node)
-    if any(x.meta["val"].dim() != rank for x in (q, k, v)):
+    if any(x.meta["val"].dim() != rank for x in (q, k, v)) or not _is_product(q, k, v, node.meta["val"].shape, found.of_parts is not None):
         return 0
     _replace(
         graph, values.node, (q, k, v), found, values.result_dims, dropout=dropout, scale=scores.scale, softcap=scores.softcap, transposed_keys=True
     )
     return 1
+
+
+def _is_product(q: Node, k: Node, v: Node, scores: tuple[Any, ...], of_all: bool) -> bool:
+    """Whether q [...,S,D], k [...,D,T], v [...,T,V] make scores of that shape, all but the first dim, or `of_all`: what is added may have more of them."""
+    q_dims, k_dims, v_dims, wanted = ([str(d) for d in dims] for dims in (q.meta["val"].shape, k.meta["val"].shape, v.meta["val"].shape, scores))
+    if q_dims[-1] != k_dims[-2] or k_dims[-1] != v_dims[-2]:
+        return False  # an einsum repeats dims of 1
+    made = [a if b == "1" else b for a, b in zip(q_dims[:-2], k_dims[:-2])] + [q_dims[-2], k_dims[-1]]
+    return made == wanted if of_all else made[1:] == wanted[1:]
 
 
 def _masking(graph: Graph, scores: Scores, shape: tuple[Any, ...], place: Node, masks: _Masks) -> _Masking | None:

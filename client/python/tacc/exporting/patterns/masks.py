@@ -187,17 +187,17 @@ def _seen(mask: torch.Tensor) -> torch.Tensor | None:
     return None if bool(((mask != 0) & ~hidden).any()) else ~hidden
 
 
-def _by_samples(seen: torch.Tensor, there: torch.Tensor | None, rank: int) -> torch.Tensor:
-    """With dims of samples and heads apart, 1 where it is the same for all; they may be one dim, or heads two."""
-    if seen.dim() == 5:
-        return seen.flatten(1, 2)
+def _by_samples(seen: torch.Tensor, there: torch.Tensor | None, rank: int) -> torch.Tensor | None:
+    """[B,H,S,T], 1 where it is the same for all. Of scores of three dims samples and heads may be one, of five heads are two. None: not of samples."""
+    if rank == 5:
+        return seen.flatten(1, 2) if seen.dim() == 5 else None
     if there is not None and seen.dim() == 3 and rank == 3 and seen.shape[0] % there.shape[0] == 0:
         return seen.unflatten(0, (there.shape[0], -1))
     return seen
 
 
-def _is_base(base: torch.Tensor, seen: torch.Tensor, there: torch.Tensor | None) -> bool:
-    if there is None or seen.dim() != 4 or seen.shape[0] != there.shape[0]:
+def _is_base(base: torch.Tensor, seen: torch.Tensor | None, there: torch.Tensor | None) -> bool:
+    if there is None or seen is None or seen.dim() != 4 or seen.shape[0] != there.shape[0]:
         return False
     return bool((seen == (base & there[:, None, None, :])).all())
 
@@ -207,11 +207,11 @@ def _base(seen: torch.Tensor, there: torch.Tensor | None, rank: int) -> torch.Te
     if there is None:
         base = seen.reshape(-1, *seen.shape[-2:])
         return base[0] if bool((base == base[0]).all()) else None
-    seen = _by_samples(seen, there, rank)
-    if seen.dim() != 4:
+    by_samples = _by_samples(seen, there, rank)
+    if by_samples is None or by_samples.dim() != 4:
         return None
-    base = seen[0, 0]  # of a sample that has all keys
-    return base if _is_base(base, seen, there) else None
+    base = by_samples[0, 0]  # of a sample that has all keys
+    return base if _is_base(base, by_samples, there) else None
 
 
 __all__ = ["HIDDEN", "OUTWEIGHS", "Mask", "classify"]

@@ -141,14 +141,16 @@ def scores_of(node: Node) -> Scores:
 
 
 def _may_be_scores(node: Node) -> bool:
-    return is_op(strip(node), "matmul", "bmm", "baddbmm", "einsum", "mul", "div", "add")
+    return is_op(strip(node), "matmul", "bmm", "baddbmm", "einsum", "mul", "div", "add") or _added_to_parts(strip(node)) is not None
 
 
 def _factor(node: Node) -> float | None:
     """What a product or a quotient with a number multiplies by."""
     if not is_op(node, "mul", "div") or node.kwargs or (number := scalar(node.args[1])) is None:
         return None
-    return number if is_op(node, "mul") else 1.0 / number
+    if is_op(node, "mul"):
+        return number
+    return 1.0 / number if number else None
 
 
 def _factor_of_heads(node: Node) -> tuple[Node, tuple[Any, Node]] | None:
@@ -169,9 +171,9 @@ def _uncapped(node: Node) -> tuple[Node, float]:
     if (cap := _factor(node)) is None or not is_op(inner := strip(node.args[0]), "tanh"):
         return node, 0.0
     divided = strip(inner.args[0])
-    if (factor := _factor(divided)) is None or not math.isclose(factor * cap, 1.0, rel_tol=1e-6):
+    if (factor := _factor(divided)) is None or not math.isclose(factor * cap, 1.0, rel_tol=1e-12):
         return node, 0.0
-    return strip(divided.args[0]), cap
+    return strip(divided.args[0]), abs(cap)  # which is even in it
 
 
 def _is_mask_like(node: Node, total: Node) -> bool:

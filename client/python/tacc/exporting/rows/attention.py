@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy
 
-from tacc.exporting.extents import BATCH, SEQUENCE, Extent, product, simplified, text
+from tacc.exporting.extents import BATCH, SEQUENCE, Extent, InexpressibleError, product, simplified, text
 from tacc.exporting.graph_text import Value
 from tacc.exporting.lowering import Lowering
 from tacc.exporting.patterns.attention import ATTENTION
@@ -145,7 +145,7 @@ def _of_parts(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores, parts:
     batch, heads = q.dims[:2]
     outer = sympy.expand(sympy.sympify(batch) / parts)
     if not all(number.is_Integer for number in sympy.Poly(outer, BATCH, SEQUENCE).coeffs()):
-        raise NoRowError(f"of {text(batch)} samples in {parts} parts")
+        raise InexpressibleError(f"{text(batch)} samples in {parts} parts")
     outer = simplified(outer)
 
     def as_heads(x: Value, outer: Extent) -> Value:
@@ -217,9 +217,10 @@ def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
         attrs["softcap"] = scores.softcap
     more = []
     if scores.dropout:
-        if batch != BATCH:
+        if batch != BATCH and not isinstance(batch, int):
             raise NoRowError("with dropout, of other rows than samples")
-        more += [g.rank_input("step"), g.rank_input("sample")]
+        # Of a number of rows that is fixed each draws its own, whichever samples they are of.
+        more += [g.rank_input("step"), g.rank_input("sample") if batch == BATCH else g.iota(0, "i64", [batch])]
         attrs |= {"dropout": float(scores.dropout), "dropout_key": g.next_dropout(), "dropout_seed": SEED}
 
     def over_scores(x: Value) -> Value:

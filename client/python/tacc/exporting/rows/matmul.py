@@ -119,7 +119,11 @@ def einsum(g: Lowering, spec: str, operands: list[Value], **_: Any) -> Value:
     a, b = left.split(",")
     if any(len(set(part)) != len(part) for part in (a, b, result)) or (set(a) ^ set(b)) - set(result):
         raise NoRowError(f'einsum "{spec}"')
-    return g.einsum(spec, *operands)
+    extents: dict[str, Extent] = {}
+    for letter, extent in [*zip(a, operands[0].dims), *zip(b, operands[1].dims)]:
+        if extents.setdefault(letter, extent) == 1:
+            extents[letter] = extent  # a dim of 1 is repeated
+    return g.einsum(spec, *(g.broadcast(x, [extents[letter] for letter in part]) for part, x in zip((a, b), operands)))
 
 
 @row("aten.mv.default", "aten.dot.default")
