@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 import torch.nn.functional as F
 import transformers
@@ -195,6 +196,25 @@ def dit() -> Model:
     return Model(DiT(256, 32), images | {"label": torch.randint(0, DIT_CLASSES, (8,))})
 
 
+def convnext_of_timm() -> Model:
+    return classified(timm.models.ConvNeXt(depths=(1, 1, 2, 1), dims=(64, 128, 256, 512), num_classes=CLASSES), 96)
+
+
+def vit_of_timm() -> Model:
+    return classified(timm.models.VisionTransformer(img_size=128, patch_size=16, embed_dim=384, depth=4, num_heads=6, num_classes=CLASSES), 128)
+
+
+def swin_of_timm() -> Model:
+    module = timm.models.SwinTransformer(
+        img_size=128, patch_size=4, embed_dim=96, depths=(2, 2), num_heads=(3, 6), window_size=4, drop_path_rate=0.0, num_classes=CLASSES
+    )
+    return classified(module, 128)
+
+
+def efficientnet_of_timm() -> Model:
+    return classified(timm.models.efficientnet._gen_efficientnet("efficientnet_b0", num_classes=CLASSES), 96)
+
+
 # By the names of docs/architectures.md.
 MODELS: dict[str, Callable[[], Model]] = {
     "LLaMA": lambda: decoder("LlamaForCausalLM", "LlamaConfig"),
@@ -220,4 +240,8 @@ MODELS: dict[str, Callable[[], Model]] = {
     "SpeechT5": speecht5,
     "U-Net": unet,
     "DiT": dit,
+    "ConvNeXt of timm": convnext_of_timm,
+    "ViT of timm": vit_of_timm,
+    "Swin of timm": swin_of_timm,
+    "EfficientNet of timm": efficientnet_of_timm,
 }
