@@ -1,6 +1,8 @@
 // The gradient of attention's bias: sums of the gradients of scores over the samples, and over the heads, that share an
 // entry. A team has a tile of queries and one of keys, and goes over what shares it. In parts of the samples where all
 // share the bias, so that a GPU has enough teams (contract/attention.h, BiasGradParts).
+#include <cmath>
+
 #include "kernels/contract/attention.h"
 #include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/attention_tensor_tiles.h"

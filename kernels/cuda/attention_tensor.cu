@@ -217,7 +217,7 @@ struct QueriesOnTensorCores {
 template <typename E, bool kHasBias>
 struct KeysGradOnTensorCores : GradOnTensorCores<E> {
   using Base = GradOnTensorCores<E>;
-  static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
+  static constexpr int kTeam = Base::kTeam, kTile = Base::kTile;
 
   AnyOut dk, dv;
 
@@ -293,7 +293,7 @@ struct KeysGradOnTensorCores : GradOnTensorCores<E> {
 template <typename E, bool kHasBias>
 struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
   using Base = GradOnTensorCores<E>;
-  static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
+  static constexpr int kTile = Base::kTile;
 
   AnyOut dq;
 

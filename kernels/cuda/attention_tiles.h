@@ -119,7 +119,7 @@ struct AttentionGradWork {
   }
 };
 
-// Calls gradient.operator()<C, kD>(work, delta), with `delta` that FindAttentionDelta has found.
+// Calls gradient.operator()<C, kD>(delta), with `delta` that FindAttentionDelta has found.
 template <typename Gradient>
 void WithDelta(const AttentionWork& work, const TensorView& q, const TensorView& dout, const TensorView& out,
                const Gradient& gradient) {

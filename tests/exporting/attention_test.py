@@ -216,9 +216,12 @@ BIASED: dict[str, Spelling] = {
         q, k, v, additive(causal(products(q, k)) & there(keys)).to(q.dtype)
     ),
 }
+
+
 def in_groups(attends: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Spelling:
     """Of q [B,K,G,S,D] and k, v [B,K,1,T,D], in five dims, and keys [B,T]."""
     return lambda q, k, v, keys, mask, bias: attends(q.unflatten(1, (KV_HEADS, -1)), narrow(k).unsqueeze(2), narrow(v).unsqueeze(2), keys).flatten(1, 2)
+
 
 
 # Scores of five dims; what the op's line says.
@@ -243,6 +246,7 @@ IN_GROUPS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], s
         "bias=true",
     ),
 }
+
 # That look like others: whether they become the op or not, they compute what they did.
 LOOK_ALIKE: dict[str, Spelling] = {
     "padding of all pairs of samples": lambda q, k, v, keys, mask, bias: (
@@ -260,6 +264,25 @@ LOOK_ALIKE: dict[str, Spelling] = {
     "padding of samples in the second dim": lambda q, k, v, keys, mask, bias: (
         products(q[None], k[None]).masked_fill(keys[:, None, None] == 0, -1e9).softmax(-1) @ v[None]
     )[0],
+    "windows of windows": lambda q, k, v, keys, mask, bias: (
+        (products(q[:, None], k[:, None].expand(-1, 3, -1, -1, -1)) + bias[:3, :1].expand(1, 3, LENGTH, LENGTH).view(3, 1, LENGTH, LENGTH)).softmax(-1)
+        @ v[:, None]
+    ).mean(1),
+    "kv heads in five dims, sdpa": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(
+        q[:, None], narrow(k)[:, None], narrow(v)[:, None], enable_gqa=True
+    )[:, 0],
+    "kv heads in five dims, sdpa, with a mask": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(
+        q[:, None], narrow(k)[:, None], narrow(v)[:, None], ~mask[:, None], enable_gqa=True
+    )[:, 0],
+    "frames": lambda q, k, v, keys, mask, bias: F.scaled_dot_product_attention(*(torch.stack([x, x.flip(2)], 1) for x in (q, k, v))).mean(1),
+    "divided by the number of keys": lambda q, k, v, keys, mask, bias: (q @ k.mT / k.shape[-2]).softmax(-1) @ v,
+    "queries of no sample, one head": lambda q, k, v, keys, mask, bias: (
+        (q[0, :1] @ k[:, 0].mT).masked_fill(mask[:, 0], -1e9).softmax(-1) @ v[:, 0]
+    )[:, None].expand(-1, HEADS, -1, -1),
+    "a bias of heads, scores of one, in three dims": lambda q, k, v, keys, mask, bias: (
+        ((q[0, :1] @ k[0, :1].mT + bias).softmax(-1) @ v[0, :1]).expand(len(q), -1, -1, -1)
+    ),
+    "two dropouts": lambda q, k, v, keys, mask, bias: F.dropout(F.dropout(products(q, k).softmax(-1), 1e-12), 0.0) @ v,
     "samples that are parts": lambda q, k, v, keys, mask, bias: (
         products(q, k) + bias[:3, :1].expand(q.shape[0] // 3, -1, LENGTH, -1).reshape(-1, 1, LENGTH, LENGTH)
     ).softmax(-1) @ v,
@@ -280,6 +303,7 @@ LOOK_ALIKE: dict[str, Spelling] = {
     "a fixed number of rows that drop": lambda q, k, v, keys, mask, bias: F.dropout(products(q, k).softmax(-1), 1e-12) @ v
     + torch.zeros(len(q), 1, 1, 1),
 }
+
 SPELLED_OUT: dict[str, Spelling] = {
     "a mask within a cap": lambda q, k, v, keys, mask, bias: (
         (4 * torch.tanh(torch.baddbmm(additive(causal(q @ k.mT)).to(q.dtype).expand(q.shape[0] * HEADS, -1, -1), q.flatten(0, 1), k.flatten(0, 1).mT) / 4)).softmax(-1)

@@ -3,7 +3,8 @@
 fp32: our distance from a float64 run of the reference is at most twice that of the reference's own fp32 run, plus 1e-7
 of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of PyTorch's autocast from its own; fp16: so with torch.amp.GradScaler.
 
-In bf16 one draw of the weights says little near the limit: where the first is not well below it, all draws of the case are judged together."""
+In bf16 one draw of the weights says little near the limit: where the first is not well below it, all draws of the case are judged together. Of a mixture
+the median is, for which most of the draws may be enough. fp32 is compared on that of the draws taken whose loss falls most."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def losses(run: Run) -> torch.Tensor:
 QUANTITIES = {"gradient": flat, "losses": losses}
 BF16_LIMIT = 1.5
 ENOUGH_FALL = 0.9  # of the loss in training, or the test says little
-# Ratio of a first draw up to which no other is taken: of models without experts, six draws of one had ratios of 0.96 to 1.48.
+# Ratio of a first draw up to which no other is taken. Of six draws of one model ratios were 0.96 to 1.48: with that spread one whose ratio is 2 passes by
+# its first draw less than twice in a hundred times.
 CLEAR = 1.2
 
 
@@ -100,7 +102,7 @@ def compare_training(case: Case, tmp_path: Path, table: list) -> None:
         fall = reference["fp32"].losses[-1] / reference["fp32"].losses[0]
         if steepest is None or fall < steepest[0]:
             steepest = fall, module, ours, reference
-        if steepest[0] <= ENOUGH_FALL and all(_is_decided(case, draws, name) for name in QUANTITIES):
+        if steepest[0] <= ENOUGH_FALL - 0.01 and all(_is_decided(case, draws, name) for name in QUANTITIES):
             break
     assert steepest is not None
     _, module, ours, reference = steepest  # on which fp32 is compared

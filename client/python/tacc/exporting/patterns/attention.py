@@ -129,6 +129,8 @@ def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
     probabilities, dropout = node, 0.0
     while (user := only_user(probabilities)) is not None and not is_op(user, "matmul", "bmm", "einsum"):
         if is_op(user, "dropout", "native_dropout"):
+            if dropout:
+                return 0
             dropout = float(user.args[1]) if user.args[2] else 0.0
         elif not (is_op(user, "_to_copy", "clone", "to", "contiguous") or getattr(user.target, "__name__", "") == "getitem"):
             return 0
@@ -155,12 +157,12 @@ def _rewrite_softmax(graph: Graph, node: Node, masks: _Masks) -> int:
 
 
 def _is_product(q: Node, k: Node, v: Node, scores: tuple[Any, ...], of_all: bool) -> bool:
-    """Whether q [...,S,D], k [...,D,T], v [...,T,V] make scores of that shape, all but the first dim, or `of_all`: what is added may have more of them."""
+    """Whether q [...,S,D], k [...,D,T], v [...,T,V] make scores of that shape. What is added may have more samples, unless `of_all` or where heads are theirs."""
     q_dims, k_dims, v_dims, wanted = ([str(d) for d in dims] for dims in (q.meta["val"].shape, k.meta["val"].shape, v.meta["val"].shape, scores))
     if q_dims[-1] != k_dims[-2] or k_dims[-1] != v_dims[-2]:
         return False  # an einsum repeats dims of 1
     made = [a if b == "1" else b for a, b in zip(q_dims[:-2], k_dims[:-2])] + [q_dims[-2], k_dims[-1]]
-    return made == wanted if of_all else made[1:] == wanted[1:]
+    return made == wanted if of_all or len(wanted) == 3 else made[1:] == wanted[1:]
 
 
 def _masking(graph: Graph, scores: Scores, shape: tuple[Any, ...], place: Node, masks: _Masks) -> _Masking | None:
@@ -169,7 +171,8 @@ def _masking(graph: Graph, scores: Scores, shape: tuple[Any, ...], place: Node, 
     parts: list[Node] = []
     of_parts = list(scores.of_parts)
     for part in (part for node in scores.added for part in _summands(node, shape)):
-        repeated = repeated_parts(part)
+        # (Of scores of five dims PyTorch aligns such a mask with the second.)
+        repeated = repeated_parts(part) if len(shape) == 4 and str(part.meta["val"].shape[0]) == str(shape[0]) else None
         (parts if repeated is None else of_parts).append(part if repeated is None else repeated)
     if not all(_is_spread(part, shape) and part.meta["val"].is_floating_point() for part in parts):
         return None

@@ -159,11 +159,16 @@ def _factor_of_heads(node: Node) -> tuple[Node, tuple[Any, Node]] | None:
         return None
     rank = node.meta["val"].dim()
     for x, f in (node.args, node.args[::-1])[: 2 if is_op(node, "mul") else 1]:
-        if not (isinstance(x, Node) and isinstance(f, Node)) or not f.meta["val"].is_floating_point() or x.meta["val"].dim() != rank:
+        if not (_is_tensor(x) and _is_tensor(f)) or not f.meta["val"].is_floating_point() or x.meta["val"].dim() != rank:
             continue
         if (own := f.meta["val"].shape) == () or (2 <= len(own) <= rank and tuple(own[-2:]) == (1, 1)):
             return x, (torch.ops.aten.mul.Tensor if is_op(node, "mul") else torch.ops.aten.div.Tensor, f)
     return None
+
+
+def _is_tensor(x: Any) -> bool:
+    """Of floating or whole numbers, and no size."""
+    return isinstance(x, Node) and isinstance(x.meta["val"], torch.Tensor)
 
 
 def _uncapped(node: Node) -> tuple[Node, float]:
@@ -192,7 +197,7 @@ def _is_reshape(node: Node, dims: int) -> bool:
 def _is_of_parts(node: Node) -> bool:
     """Whether it is [1,P,H,S,T] or [P,H,S,T]: the same for all that have P parts."""
     val = node.meta["val"]
-    return val.is_floating_point() and (val.dim() == 4 or (val.dim() == 5 and val.shape[0] == 1)) and isinstance(val.shape[-4], int) and val.shape[-4] > 1
+    return _is_tensor(node) and val.is_floating_point() and (val.dim() == 4 or (val.dim() == 5 and val.shape[0] == 1)) and isinstance(val.shape[-4], int) and val.shape[-4] > 1
 
 
 def repeated_parts(node: Node) -> Node | None:

@@ -83,9 +83,15 @@ def _scale(q: Value, scale: float | None) -> float:
 def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
     """q [...,H,S,D], k [...,K,T,D], v [...,K,T,V]."""
     dims = g.dims
-    if q.rank == k.rank == v.rank == 5:
-        q, k, v, scores = _one_dim_of_heads(g, q, k, v, scores)
     masks = [x for x in (scores.chosen, scores.added) if x is not None]
+    if q.rank == k.rank == v.rank == 5:
+        is_of_groups = k.dims[2] == v.dims[2] == 1 or scores.keys is not None or any(x.rank > 3 for x in masks)
+        if is_of_groups:
+            q, k, v, scores = _one_dim_of_heads(g, q, k, v, scores)
+        else:  # the first two dims are rows, as windows are
+            rows = [next((x.dims[d] for x in (q, k, v) if x.dims[d] != 1), 1) for d in (0, 1)]
+            q, k, v = (g.reshape(g.broadcast(x, [*rows, *x.dims[2:]]), [rows[0] * rows[1], *x.dims[2:]]) for x in (q, k, v))
+        masks = [x for x in (scores.chosen, scores.added) if x is not None]
     if scores.keys is None and all(x.rank == 2 for x in masks) and q.rank == k.rank == v.rank not in (3, 4):
         q, k, v = (g.reshape(x, [product(x.dims[:-3]), *((1,) * (3 - x.rank)), *x.dims[-3:]]) for x in (q, k, v))
     if q.rank == 3:
@@ -97,7 +103,8 @@ def _attention(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Va
         def with_heads(mask: Value | None) -> Value | None:
             if mask is None or mask.rank != 3:
                 return mask
-            return g.reshape(mask, [*(q.dims[:2] if mask.dims[0] != 1 else (1, 1)), *mask.dims[1:]])
+            rows = next((x.dims[:2] for x in (q, k, v) if x.dims[:2] != (1, 1)), (1, 1))
+            return g.reshape(mask, [*(rows if mask.dims[0] != 1 else (1, 1)), *mask.dims[1:]])
 
         scores = replace(scores, chosen=with_heads(scores.chosen), added=with_heads(scores.added))
         masks = [x for x in (scores.chosen, scores.added) if x is not None]
@@ -126,6 +133,8 @@ def _one_dim_of_heads(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores
     groups, heads = (next((x.dims[d] for x in (q, k, v) if x.dims[d] != 1), 1) for d in (1, 2))
 
     def whole(x: Value, groups: Extent, heads: Extent) -> Value:
+        if x.dims[2] not in (1, heads):  # kv heads
+            x = g.reshape(_repeated(g, g.reshape(x, [x.dims[0] * x.dims[1], *x.dims[2:]]), heads), [*x.dims[:2], heads, *x.dims[3:]])
         x = g.broadcast(x, [x.dims[0], groups, heads, *x.dims[3:]])
         return g.reshape(x, [x.dims[0], groups * heads, *x.dims[3:]])
 
@@ -217,7 +226,7 @@ def _fused(g: Lowering, q: Value, k: Value, v: Value, scores: _Scores) -> Value:
         attrs["softcap"] = scores.softcap
     more = []
     if scores.dropout:
-        if batch != BATCH and not isinstance(batch, int):
+        if batch != BATCH and any(BATCH in sympy.sympify(d).free_symbols for d in q.dims):
             raise NoRowError("with dropout, of other rows than samples")
         # Of a number of rows that is fixed each draws its own, whichever samples they are of.
         more += [g.rank_input("step"), g.rank_input("sample") if batch == BATCH else g.iota(0, "i64", [batch])]
