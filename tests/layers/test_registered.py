@@ -19,7 +19,9 @@ def words_of_ctest() -> set[Path]:
 def sources_of(programs: list[Path]) -> set[Path]:
     targets = [os.path.relpath(program, BUILD) for program in programs]
     inputs = subprocess.run(["ninja", "-C", BUILD, "-t", "inputs", *targets], capture_output=True, text=True, check=True).stdout
-    return {Path(os.path.normpath(BUILD / line)) for line in inputs.splitlines()}
+    files = {Path(os.path.normpath(BUILD / line)) for line in inputs.splitlines()}
+    batches = [file for file in files if file.parent.name == "Unity" and file.suffix == ".cxx"]
+    return files | {Path(name) for batch in batches for name in re.findall(r'^#include "(.*)"$', batch.read_text(), re.MULTILINE)}
 
 
 def files_of_tests() -> set[Path]:
