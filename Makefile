@@ -33,12 +33,10 @@ install: build ## link the programs into ~/.local/bin (PREFIX=DIR: DIR/bin)
 	  ln -sf $(abspath $(BUILD))/$$program $(PREFIX)/bin/$$program; done
 	@echo "linked into $(PREFIX)/bin; it must be on PATH"
 
-# One test more than compile jobs: some wait for what they have started.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 # Also where a test fails: what was skipped, and in CI's last lines why tests failed and how many passed.
 test: everything ## all tests, as CI runs them
 	@rm -rf $(BUILD)/test_results
-	@$(PYTHON) tests/retest/run_tests.py $(BUILD) -j $(TEST_JOBS) --output-log ctest.log; code=$$?; \
+	@$(PYTHON) tests/retest/run_tests.py $(BUILD) -j $(JOBS) --output-log ctest.log; code=$$?; \
 	  cd $(BUILD); cat parity/*.txt matrix/*.txt capture_plan.txt || code=1; \
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
 	  $(CURDIR)/scripts/sanitize quick || code=1; \
@@ -47,7 +45,7 @@ test: everything ## all tests, as CI runs them
 	  cat tests_failed.txt; grep 'tests passed' ctest.log; exit $$code
 
 retest: everything ## the tests that a change has touched since they passed
-	@$(PYTHON) tests/retest/run_tests.py $(BUILD) --touched -j $(TEST_JOBS)
+	@$(PYTHON) tests/retest/run_tests.py $(BUILD) --touched -j $(JOBS)
 
 # Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The exported
 # model, with the data's tokenizer, is held to what README says of it.
